@@ -1,0 +1,110 @@
+# Everything here needs Go, gcc and make; nothing else is installed by hand.
+# The tools (buf and its plugins, staticcheck) are pinned in tools/go.mod and
+# built by `go tool`.
+
+GO     ?= go
+TOOL   := $(GO) tool -modfile=tools/go.mod
+BIN    := bin
+SHELL  := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+# Packages whose tests start real processes. They run after the unit tests and
+# without the race detector: the processes under test are the shipped binary.
+PROCESS_TESTS := ./internal/crashtest/...
+
+# Longer fuzzing: make fuzz FUZZTIME=1m
+FUZZTIME ?= 10s
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Build, start a server, feed it every Go file here, work it off, clean up
+	@scripts/demo.sh
+
+.PHONY: build
+build: ## Build bin/switchyard
+	$(GO) build -o $(BIN)/switchyard ./cmd/switchyard
+
+.PHONY: install
+install: ## Install switchyard into GOBIN
+	$(GO) install ./cmd/switchyard
+
+# ---- tests -----------------------------------------------------------------
+
+.PHONY: test
+test: check unit process ## Everything: checks, unit tests with -race, process tests
+
+.PHONY: check
+check: check-format check-proto check-modules check-build lint ## All checks that run no test
+
+.PHONY: check-format
+check-format:
+	@echo "== gofmt"
+	@scripts/check-format.sh
+
+.PHONY: check-proto
+check-proto:
+	@echo "== proto: lint, breaking changes, generated code"
+	@scripts/check-proto.sh
+
+.PHONY: check-modules
+check-modules:
+	@echo "== modules: verify, tidy"
+	@$(GO) mod verify
+	@$(GO) mod tidy -diff
+
+.PHONY: check-build
+check-build:
+	@echo "== build, vet"
+	@$(GO) build ./...
+	@$(GO) vet ./...
+
+.PHONY: lint
+lint: ## staticcheck with the settings of staticcheck.conf
+	@echo "== staticcheck"
+	@$(TOOL) staticcheck ./...
+
+.PHONY: unit
+unit: ## Unit tests with the race detector, fuzz seeds included
+	@echo "== unit tests (-race)"
+	@$(GO) test -race -timeout 8m $$($(GO) list ./... | grep -v -F -x -f <($(GO) list $(PROCESS_TESTS)))
+
+.PHONY: process
+process: ## Process tests: kill -9, torn log, full disk, vanished workers
+	@echo "== process tests"
+	@$(GO) test -count=1 -timeout 8m $(PROCESS_TESTS)
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz test for FUZZTIME
+	@scripts/fuzz.sh $(FUZZTIME)
+
+.PHONY: bench
+bench: ## Go benchmarks of the packages (the comparison with others: bench/README.md)
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# ---- generated code --------------------------------------------------------
+
+.PHONY: proto
+proto: ## Generate api/ from proto/
+	$(TOOL) buf generate
+
+.PHONY: proto-baseline
+proto-baseline: ## Take proto/ as the new baseline for breaking changes
+	$(TOOL) buf build --exclude-source-info -o proto/baseline.txtpb
+
+.PHONY: format
+format: ## gofmt all Go files, buf format all proto files
+	gofmt -w $$(git ls-files -co --exclude-standard '*.go' | grep -v -E '\.pb(\.gw)?\.go$$')
+	$(TOOL) buf format -w
+
+.PHONY: tidy
+tidy: ## Tidy go.mod
+	$(GO) mod tidy
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf $(BIN)
