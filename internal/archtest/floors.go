@@ -1,0 +1,59 @@
+package archtest
+
+// Module is the import path that the rules speak about.
+const Module = "github.com/switchyard-dev/switchyard"
+
+// Switchyard is what the repository must look like. Paths are relative to the
+// module; "." is the root package. The longest matching prefix decides.
+var Switchyard = Rules{
+	Module: Module,
+	Floors: map[string]int{
+		"api": 0,
+
+		"shard":   1,
+		"balance": 1,
+		"retry":   1,
+
+		"shard/engine": 2,
+		"membership":   2,
+
+		"shard/router":     3,
+		"shard/storage":    3,
+		"shard/rebalancer": 3,
+
+		"matching": 4,
+
+		"frontend": 5,
+
+		"server":  6,
+		"console": 6,
+		// The SDK stands high so that no server package can import it. What it
+		// may import itself is limited by Client below.
+		".": 6,
+		// Load generation for `switchyard bench`, on top of the SDK.
+		"internal/loadgen": 6,
+
+		"cmd":      7,
+		"examples": 7,
+
+		// Test support: on the lowest floor they can be imported by every test
+		// and can import nothing of the server.
+		"internal/archtest": 0,
+		"internal/history":  0,
+		// Only tests that drive the built program from outside.
+		"internal/crashtest": 7,
+	},
+	// Neighbours on one floor that may see each other: from → to.
+	Sideways: map[string][]string{
+		"api":              {"api"},
+		"shard":            {"shard"},
+		"shard/engine":     {"shard/engine"},
+		"shard/router":     {"shard/storage"},
+		"shard/rebalancer": {"shard/router", "shard/storage"},
+		"matching":         {"matching"},
+		"server":           {"console"},
+		"internal/loadgen": {"."},
+	},
+	Client:        ".",
+	ClientImports: []string{"api", "balance", "retry"},
+}
