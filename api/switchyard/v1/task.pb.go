@@ -672,8 +672,11 @@ func (x *LeasedTask) GetLastError() string {
 }
 
 type PollTasksResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tasks         []*LeasedTask          `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Tasks []*LeasedTask          `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// The server's clock when it answered: lease_deadline minus server_time is
+	// what is left of a lease, whatever the worker's own clock says.
+	ServerTime    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=server_time,json=serverTime,proto3" json:"server_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -711,6 +714,13 @@ func (*PollTasksResponse) Descriptor() ([]byte, []int) {
 func (x *PollTasksResponse) GetTasks() []*LeasedTask {
 	if x != nil {
 		return x.Tasks
+	}
+	return nil
+}
+
+func (x *PollTasksResponse) GetServerTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ServerTime
 	}
 	return nil
 }
@@ -1923,9 +1933,11 @@ const file_switchyard_v1_task_proto_rawDesc = "" +
 	" \x01(\tR\tlastError\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"D\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x81\x01\n" +
 	"\x11PollTasksResponse\x12/\n" +
-	"\x05tasks\x18\x01 \x03(\v2\x19.switchyard.v1.LeasedTaskR\x05tasks\"<\n" +
+	"\x05tasks\x18\x01 \x03(\v2\x19.switchyard.v1.LeasedTaskR\x05tasks\x12;\n" +
+	"\vserver_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"serverTime\"<\n" +
 	"\n" +
 	"ItemResult\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.switchyard.v1.ItemErrorR\x05error\"m\n" +
@@ -2095,51 +2107,52 @@ var file_switchyard_v1_task_proto_depIdxs = []int32{
 	32, // 12: switchyard.v1.LeasedTask.added_at:type_name -> google.protobuf.Timestamp
 	32, // 13: switchyard.v1.LeasedTask.lease_deadline:type_name -> google.protobuf.Timestamp
 	7,  // 14: switchyard.v1.PollTasksResponse.tasks:type_name -> switchyard.v1.LeasedTask
-	3,  // 15: switchyard.v1.ItemResult.error:type_name -> switchyard.v1.ItemError
-	9,  // 16: switchyard.v1.CompleteTasksResponse.results:type_name -> switchyard.v1.ItemResult
-	26, // 17: switchyard.v1.FailTasksRequest.failures:type_name -> switchyard.v1.FailTasksRequest.Failure
-	27, // 18: switchyard.v1.FailTasksResponse.results:type_name -> switchyard.v1.FailTasksResponse.Result
-	28, // 19: switchyard.v1.ExtendLeasesRequest.extensions:type_name -> switchyard.v1.ExtendLeasesRequest.Extension
-	29, // 20: switchyard.v1.ExtendLeasesResponse.results:type_name -> switchyard.v1.ExtendLeasesResponse.Result
-	9,  // 21: switchyard.v1.ReleaseTasksResponse.results:type_name -> switchyard.v1.ItemResult
-	30, // 22: switchyard.v1.Task.headers:type_name -> switchyard.v1.Task.HeadersEntry
-	0,  // 23: switchyard.v1.Task.state:type_name -> switchyard.v1.TaskState
-	32, // 24: switchyard.v1.Task.added_at:type_name -> google.protobuf.Timestamp
-	32, // 25: switchyard.v1.Task.run_at:type_name -> google.protobuf.Timestamp
-	32, // 26: switchyard.v1.Task.lease_deadline:type_name -> google.protobuf.Timestamp
-	32, // 27: switchyard.v1.Task.dead_at:type_name -> google.protobuf.Timestamp
-	32, // 28: switchyard.v1.Task.expires_at:type_name -> google.protobuf.Timestamp
-	18, // 29: switchyard.v1.GetTaskResponse.task:type_name -> switchyard.v1.Task
-	0,  // 30: switchyard.v1.CancelTaskResponse.state:type_name -> switchyard.v1.TaskState
-	3,  // 31: switchyard.v1.AddTasksResponse.Result.error:type_name -> switchyard.v1.ItemError
-	31, // 32: switchyard.v1.FailTasksRequest.Failure.retry_delay:type_name -> google.protobuf.Duration
-	0,  // 33: switchyard.v1.FailTasksResponse.Result.state:type_name -> switchyard.v1.TaskState
-	32, // 34: switchyard.v1.FailTasksResponse.Result.retry_at:type_name -> google.protobuf.Timestamp
-	3,  // 35: switchyard.v1.FailTasksResponse.Result.error:type_name -> switchyard.v1.ItemError
-	31, // 36: switchyard.v1.ExtendLeasesRequest.Extension.lease_time:type_name -> google.protobuf.Duration
-	32, // 37: switchyard.v1.ExtendLeasesResponse.Result.lease_deadline:type_name -> google.protobuf.Timestamp
-	3,  // 38: switchyard.v1.ExtendLeasesResponse.Result.error:type_name -> switchyard.v1.ItemError
-	4,  // 39: switchyard.v1.TaskService.AddTasks:input_type -> switchyard.v1.AddTasksRequest
-	6,  // 40: switchyard.v1.TaskService.PollTasks:input_type -> switchyard.v1.PollTasksRequest
-	10, // 41: switchyard.v1.TaskService.CompleteTasks:input_type -> switchyard.v1.CompleteTasksRequest
-	12, // 42: switchyard.v1.TaskService.FailTasks:input_type -> switchyard.v1.FailTasksRequest
-	14, // 43: switchyard.v1.TaskService.ExtendLeases:input_type -> switchyard.v1.ExtendLeasesRequest
-	16, // 44: switchyard.v1.TaskService.ReleaseTasks:input_type -> switchyard.v1.ReleaseTasksRequest
-	19, // 45: switchyard.v1.TaskService.GetTask:input_type -> switchyard.v1.GetTaskRequest
-	21, // 46: switchyard.v1.TaskService.CancelTask:input_type -> switchyard.v1.CancelTaskRequest
-	5,  // 47: switchyard.v1.TaskService.AddTasks:output_type -> switchyard.v1.AddTasksResponse
-	8,  // 48: switchyard.v1.TaskService.PollTasks:output_type -> switchyard.v1.PollTasksResponse
-	11, // 49: switchyard.v1.TaskService.CompleteTasks:output_type -> switchyard.v1.CompleteTasksResponse
-	13, // 50: switchyard.v1.TaskService.FailTasks:output_type -> switchyard.v1.FailTasksResponse
-	15, // 51: switchyard.v1.TaskService.ExtendLeases:output_type -> switchyard.v1.ExtendLeasesResponse
-	17, // 52: switchyard.v1.TaskService.ReleaseTasks:output_type -> switchyard.v1.ReleaseTasksResponse
-	20, // 53: switchyard.v1.TaskService.GetTask:output_type -> switchyard.v1.GetTaskResponse
-	22, // 54: switchyard.v1.TaskService.CancelTask:output_type -> switchyard.v1.CancelTaskResponse
-	47, // [47:55] is the sub-list for method output_type
-	39, // [39:47] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	32, // 15: switchyard.v1.PollTasksResponse.server_time:type_name -> google.protobuf.Timestamp
+	3,  // 16: switchyard.v1.ItemResult.error:type_name -> switchyard.v1.ItemError
+	9,  // 17: switchyard.v1.CompleteTasksResponse.results:type_name -> switchyard.v1.ItemResult
+	26, // 18: switchyard.v1.FailTasksRequest.failures:type_name -> switchyard.v1.FailTasksRequest.Failure
+	27, // 19: switchyard.v1.FailTasksResponse.results:type_name -> switchyard.v1.FailTasksResponse.Result
+	28, // 20: switchyard.v1.ExtendLeasesRequest.extensions:type_name -> switchyard.v1.ExtendLeasesRequest.Extension
+	29, // 21: switchyard.v1.ExtendLeasesResponse.results:type_name -> switchyard.v1.ExtendLeasesResponse.Result
+	9,  // 22: switchyard.v1.ReleaseTasksResponse.results:type_name -> switchyard.v1.ItemResult
+	30, // 23: switchyard.v1.Task.headers:type_name -> switchyard.v1.Task.HeadersEntry
+	0,  // 24: switchyard.v1.Task.state:type_name -> switchyard.v1.TaskState
+	32, // 25: switchyard.v1.Task.added_at:type_name -> google.protobuf.Timestamp
+	32, // 26: switchyard.v1.Task.run_at:type_name -> google.protobuf.Timestamp
+	32, // 27: switchyard.v1.Task.lease_deadline:type_name -> google.protobuf.Timestamp
+	32, // 28: switchyard.v1.Task.dead_at:type_name -> google.protobuf.Timestamp
+	32, // 29: switchyard.v1.Task.expires_at:type_name -> google.protobuf.Timestamp
+	18, // 30: switchyard.v1.GetTaskResponse.task:type_name -> switchyard.v1.Task
+	0,  // 31: switchyard.v1.CancelTaskResponse.state:type_name -> switchyard.v1.TaskState
+	3,  // 32: switchyard.v1.AddTasksResponse.Result.error:type_name -> switchyard.v1.ItemError
+	31, // 33: switchyard.v1.FailTasksRequest.Failure.retry_delay:type_name -> google.protobuf.Duration
+	0,  // 34: switchyard.v1.FailTasksResponse.Result.state:type_name -> switchyard.v1.TaskState
+	32, // 35: switchyard.v1.FailTasksResponse.Result.retry_at:type_name -> google.protobuf.Timestamp
+	3,  // 36: switchyard.v1.FailTasksResponse.Result.error:type_name -> switchyard.v1.ItemError
+	31, // 37: switchyard.v1.ExtendLeasesRequest.Extension.lease_time:type_name -> google.protobuf.Duration
+	32, // 38: switchyard.v1.ExtendLeasesResponse.Result.lease_deadline:type_name -> google.protobuf.Timestamp
+	3,  // 39: switchyard.v1.ExtendLeasesResponse.Result.error:type_name -> switchyard.v1.ItemError
+	4,  // 40: switchyard.v1.TaskService.AddTasks:input_type -> switchyard.v1.AddTasksRequest
+	6,  // 41: switchyard.v1.TaskService.PollTasks:input_type -> switchyard.v1.PollTasksRequest
+	10, // 42: switchyard.v1.TaskService.CompleteTasks:input_type -> switchyard.v1.CompleteTasksRequest
+	12, // 43: switchyard.v1.TaskService.FailTasks:input_type -> switchyard.v1.FailTasksRequest
+	14, // 44: switchyard.v1.TaskService.ExtendLeases:input_type -> switchyard.v1.ExtendLeasesRequest
+	16, // 45: switchyard.v1.TaskService.ReleaseTasks:input_type -> switchyard.v1.ReleaseTasksRequest
+	19, // 46: switchyard.v1.TaskService.GetTask:input_type -> switchyard.v1.GetTaskRequest
+	21, // 47: switchyard.v1.TaskService.CancelTask:input_type -> switchyard.v1.CancelTaskRequest
+	5,  // 48: switchyard.v1.TaskService.AddTasks:output_type -> switchyard.v1.AddTasksResponse
+	8,  // 49: switchyard.v1.TaskService.PollTasks:output_type -> switchyard.v1.PollTasksResponse
+	11, // 50: switchyard.v1.TaskService.CompleteTasks:output_type -> switchyard.v1.CompleteTasksResponse
+	13, // 51: switchyard.v1.TaskService.FailTasks:output_type -> switchyard.v1.FailTasksResponse
+	15, // 52: switchyard.v1.TaskService.ExtendLeases:output_type -> switchyard.v1.ExtendLeasesResponse
+	17, // 53: switchyard.v1.TaskService.ReleaseTasks:output_type -> switchyard.v1.ReleaseTasksResponse
+	20, // 54: switchyard.v1.TaskService.GetTask:output_type -> switchyard.v1.GetTaskResponse
+	22, // 55: switchyard.v1.TaskService.CancelTask:output_type -> switchyard.v1.CancelTaskResponse
+	48, // [48:56] is the sub-list for method output_type
+	40, // [40:48] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_v1_task_proto_init() }
