@@ -32,6 +32,9 @@ var Switchyard = Rules{
 		".": 6,
 		// Load generation for `switchyard bench`, on top of the SDK.
 		"internal/loadgen": 6,
+		// What `switchyard add` and `switchyard work` do besides flags and printing.
+		"internal/bulkadd": 6,
+		"internal/taskcmd": 6,
 
 		"cmd":      7,
 		"examples": 7,
