@@ -300,7 +300,7 @@ func (m *model) work(who string, t *modelTask, given Record, next func()) {
 	switch p := m.rnd.Float64(); {
 	case p < 0.08: // vanishes
 		next()
-	case p < 0.16: // dawdles beyond the lease
+	case p < 0.16, p < 0.6 && m.inject(completeSuperseded): // dawdles beyond the lease
 		m.after(leaseTime+10*m.travel(), func() { m.complete(who, t, given, next) })
 	case p < 0.24:
 		m.fail(who, t, given, next)
