@@ -31,9 +31,6 @@ type Runner struct {
 	Args []string
 	// Env is the environment that the task's variables are added to.
 	Env []string
-	// Stdout gets the whole standard output of each command in one piece after
-	// it ended, one command after the other. Nil drops it.
-	Stdout io.Writer
 	// Stderr gets whole lines while commands run. Nil drops them.
 	Stderr io.Writer
 	// Timeout ends a command that runs longer; 0 means never.
@@ -63,10 +60,12 @@ type Failure struct {
 
 func (f *Failure) Error() string { return f.Text }
 
-// Run runs the command for t and returns nil when it ended with exit code 0, a
+// Run runs the command for t. After it ended its whole standard output is
+// written to stdout in one piece; no two commands are written at once, and nil
+// drops it. Run returns nil when it ended with exit code 0, a
 // *Failure when it did not, and the context's error when ctx ended first. In
 // that case, and after a timeout, the command's whole process group was ended.
-func (r *Runner) Run(ctx context.Context, t Task) error {
+func (r *Runner) Run(ctx context.Context, t Task, stdout io.Writer) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -115,8 +114,8 @@ func (r *Runner) Run(ctx context.Context, t Task) error {
 	close(ended)
 	killer.Wait()
 	tail.flush()
-	if r.Stdout != nil {
-		if copyErr := r.copyOut(out); copyErr != nil && err == nil {
+	if stdout != nil {
+		if copyErr := r.copyOut(out, stdout); copyErr != nil && err == nil {
 			return &Failure{Text: fmt.Sprintf("writing the command's output: %v", copyErr)}
 		}
 	}
@@ -152,10 +151,10 @@ func (r *Runner) killChan() chan struct{} {
 	return r.killed
 }
 
-func (r *Runner) copyOut(out *spill) error {
+func (r *Runner) copyOut(out *spill, stdout io.Writer) error {
 	r.outMu.Lock()
 	defer r.outMu.Unlock()
-	return out.writeTo(r.Stdout)
+	return out.writeTo(stdout)
 }
 
 // withTail adds what the command said last.

@@ -27,11 +27,10 @@ func shell(script string) *Runner {
 func TestRun_givesThePayloadAndTheTask(t *testing.T) {
 	r := shell(`cat; env | grep ^SWITCHYARD_ | sort`)
 	var out bytes.Buffer
-	r.Stdout = &out
 	err := r.Run(context.Background(), Task{
 		ID: "the-id", Kind: "resize", Queue: "images", Namespace: "shop", Attempt: 2, MaxAttempts: 5,
 		Headers: map[string]string{"trace-id": "abc", "x": "1\x002"}, Payload: []byte("hello\n"),
-	})
+	}, &out)
 	require.NoError(t, err)
 	require.Equal(t, `hello
 SWITCHYARD_HEADER_TRACE_ID=abc
@@ -60,7 +59,7 @@ func TestRun_reportsHowACommandFailed(t *testing.T) {
 			"exit status 1: " + strings.TrimSpace(strings.Repeat(long+"\n", MaxErrorText/100)), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := shell(test.script).Run(context.Background(), Task{})
+			err := shell(test.script).Run(context.Background(), Task{}, nil)
 			var failure *Failure
 			require.ErrorAs(t, err, &failure)
 			require.Equal(t, test.text, failure.Text)
@@ -72,22 +71,21 @@ func TestRun_reportsHowACommandFailed(t *testing.T) {
 func TestRun_saysThatAProgramCannotBeStarted(t *testing.T) {
 	r := &Runner{Args: []string{filepath.Join(t.TempDir(), "nothing")}}
 	var failure *Failure
-	require.ErrorAs(t, r.Run(context.Background(), Task{}), &failure)
+	require.ErrorAs(t, r.Run(context.Background(), Task{}, nil), &failure)
 	require.Contains(t, failure.Text, "cannot run")
 }
 
 func TestRun_doesNotMindUnreadInput(t *testing.T) {
-	require.NoError(t, shell("exit 0").Run(context.Background(), Task{Payload: bytes.Repeat([]byte("x"), 1<<20)}))
+	require.NoError(t, shell("exit 0").Run(context.Background(), Task{Payload: bytes.Repeat([]byte("x"), 1<<20)}, nil))
 }
 
 func TestRun_writesOutputsWhole(t *testing.T) {
 	var out bytes.Buffer
 	r := shell(`for i in 1 2 3 4 5; do echo "$SWITCHYARD_TASK_ID"; sleep 0.01; done`)
-	r.Stdout = &out
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			if err := r.Run(context.Background(), Task{ID: strconv.Itoa(i)}); err != nil {
+			if err := r.Run(context.Background(), Task{ID: strconv.Itoa(i)}, &out); err != nil {
 				t.Error(err)
 			}
 		})
@@ -104,8 +102,8 @@ func TestRun_spillsLargeOutputsAndLeavesNoFile(t *testing.T) {
 	dir := t.TempDir()
 	var out bytes.Buffer
 	r := shell("head -c 3000000 /dev/zero; echo end")
-	r.Stdout, r.TempDir = &out, dir
-	require.NoError(t, r.Run(context.Background(), Task{}))
+	r.TempDir = dir
+	require.NoError(t, r.Run(context.Background(), Task{}, &out))
 	require.Equal(t, 3000004, out.Len())
 	require.True(t, strings.HasSuffix(out.String(), "\x00end\n"))
 	left, err := os.ReadDir(dir)
@@ -117,7 +115,7 @@ func TestRun_passesStandardErrorInWholeLines(t *testing.T) {
 	var lines bytes.Buffer
 	r := shell(`printf 'one\ntw' >&2; sleep 0.05; printf 'o\nthree' >&2`)
 	r.Stderr = &lines
-	require.NoError(t, r.Run(context.Background(), Task{}))
+	require.NoError(t, r.Run(context.Background(), Task{}, nil))
 	require.Equal(t, "one\ntwo\nthree\n", lines.String())
 }
 
@@ -150,7 +148,7 @@ func TestRun_endsTheWholeGroupAtTheTimeout(t *testing.T) {
 	r := shell(fmt.Sprintf(`trap '' TERM; sh -c 'trap "" TERM; echo $$ >%s; while :; do sleep 1; done' & echo working >&2; wait; wait`, file))
 	r.Timeout = 300 * time.Millisecond
 	start := time.Now()
-	err := r.Run(context.Background(), Task{})
+	err := r.Run(context.Background(), Task{}, nil)
 	var failure *Failure
 	require.ErrorAs(t, err, &failure)
 	require.Equal(t, "timed out after 300ms: working", failure.Text)
@@ -165,7 +163,7 @@ func TestRun_endsTheGroupWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	result := make(chan error, 1)
-	go func() { result <- r.Run(ctx, Task{}) }()
+	go func() { result <- r.Run(ctx, Task{}, nil) }()
 	require.Eventually(t, func() bool { _, err := os.Stat(file); return err == nil }, 5*time.Second, 5*time.Millisecond)
 	cancel()
 	select {
@@ -182,7 +180,7 @@ func TestRun_doesNotWaitForChildrenLeftBehind(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	r := shell(fmt.Sprintf(`sleep 60 & echo $! >%s; exit 0`, file))
 	start := time.Now()
-	require.NoError(t, r.Run(context.Background(), Task{}))
+	require.NoError(t, r.Run(context.Background(), Task{}, nil))
 	require.Less(t, time.Since(start), 30*time.Second)
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
