@@ -97,16 +97,19 @@ type call struct {
 	entered bool
 	start   time.Time
 	bytes   int64
+	cancel  context.CancelFunc
 }
 
 // begin admits a call or returns why not. Its caller defers end in either case.
-func (f *Frontend) begin(ctx context.Context, m method) (call, error) {
+// The context that it returns has a deadline, except for polls, which end with
+// their wait.
+func (f *Frontend) begin(ctx context.Context, m method) (context.Context, call, error) {
 	c := call{f: f, method: m, start: time.Now()}
 	if e := f.unavailable.Load(); e != nil {
-		return c, e
+		return ctx, c, e
 	}
 	if err := ctx.Err(); err != nil {
-		return c, ended(err)
+		return ctx, c, ended(err)
 	}
 	counter, limit, what := &f.requests, int64(f.limits.InFlightRequests), "requests"
 	if m == mPollTasks {
@@ -114,10 +117,15 @@ func (f *Frontend) begin(ctx context.Context, m method) (call, error) {
 	}
 	if counter.Add(1) > limit {
 		counter.Add(-1)
-		return c, overloaded("in_flight_"+what, limit, "the node has %d %s in progress and takes no more; retry later", limit, what)
+		return ctx, c, overloaded("in_flight_"+what, limit, "the node has %d %s in progress and takes no more; retry later", limit, what)
 	}
 	c.entered = true
-	return c, nil
+	if m != mPollTasks {
+		if _, ok := ctx.Deadline(); !ok {
+			ctx, c.cancel = context.WithTimeout(ctx, f.limits.RequestTimeout)
+		}
+	}
+	return ctx, c, nil
 }
 
 // hold counts bytes as in progress until the call ends.
@@ -137,6 +145,9 @@ func (c *call) end(err *error) {
 	if p := recover(); p != nil {
 		c.f.logger.Error("call panicked", "method", methodNames[c.method], "panic", p, "stack", string(debug.Stack()))
 		*err = reason.New(codes.Internal, reason.Internal, nil, "the server met a fault in %s; its log has more", methodNames[c.method])
+	}
+	if c.cancel != nil {
+		c.cancel()
 	}
 	if c.bytes != 0 {
 		c.f.bytes.Add(-c.bytes)

@@ -49,6 +49,8 @@ type Limits struct {
 	// list that does not say.
 	PageSize        int `yaml:"page_size"`
 	DefaultPageSize int `yaml:"default_page_size"`
+	// RequestTimeout ends a call other than a poll whose caller set no deadline.
+	RequestTimeout time.Duration `yaml:"request_timeout"`
 	// InFlightRequests is how many requests other than polls may be in progress
 	// on the node.
 	InFlightRequests int `yaml:"in_flight_requests"`
@@ -81,6 +83,7 @@ func DefaultLimits() Limits {
 		MaxAttempts:      1000,
 		PageSize:         1000,
 		DefaultPageSize:  100,
+		RequestTimeout:   60 * time.Second,
 		InFlightRequests: 10_000,
 		InFlightPolls:    20_000,
 		InFlightBytes:    256 << 20,
@@ -123,6 +126,7 @@ func (l Limits) Validate() error {
 		{"default_poll_wait", l.DefaultPollWait, 0, l.PollWait},
 		{"min_lease_time", l.MinLeaseTime, time.Millisecond, l.MaxLeaseTime},
 		{"max_lease_time", l.MaxLeaseTime, time.Millisecond, year},
+		{"request_timeout", l.RequestTimeout, time.Millisecond, time.Hour},
 		{"delay", l.Delay, 0, 10 * year},
 		{"time_to_live", l.TimeToLive, time.Second, 100 * year},
 	} {

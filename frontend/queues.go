@@ -9,7 +9,7 @@ import (
 
 // CreateQueue implements v1.QueueServiceServer.
 func (f *Frontend) CreateQueue(ctx context.Context, req *v1.CreateQueueRequest) (resp *v1.CreateQueueResponse, err error) {
-	c, err := f.begin(ctx, mCreateQueue)
+	ctx, c, err := f.begin(ctx, mCreateQueue)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (f *Frontend) CreateQueue(ctx context.Context, req *v1.CreateQueueRequest) 
 
 // UpdateQueue implements v1.QueueServiceServer.
 func (f *Frontend) UpdateQueue(ctx context.Context, req *v1.UpdateQueueRequest) (resp *v1.UpdateQueueResponse, err error) {
-	c, err := f.begin(ctx, mUpdateQueue)
+	ctx, c, err := f.begin(ctx, mUpdateQueue)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (f *Frontend) UpdateQueue(ctx context.Context, req *v1.UpdateQueueRequest) 
 
 // DeleteQueue implements v1.QueueServiceServer.
 func (f *Frontend) DeleteQueue(ctx context.Context, req *v1.DeleteQueueRequest) (resp *v1.DeleteQueueResponse, err error) {
-	c, err := f.begin(ctx, mDeleteQueue)
+	ctx, c, err := f.begin(ctx, mDeleteQueue)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (f *Frontend) DeleteQueue(ctx context.Context, req *v1.DeleteQueueRequest) 
 
 // ListQueues implements v1.QueueServiceServer.
 func (f *Frontend) ListQueues(ctx context.Context, req *v1.ListQueuesRequest) (resp *v1.ListQueuesResponse, err error) {
-	c, err := f.begin(ctx, mListQueues)
+	ctx, c, err := f.begin(ctx, mListQueues)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (f *Frontend) ListQueues(ctx context.Context, req *v1.ListQueuesRequest) (r
 
 // DescribeQueue implements v1.QueueServiceServer.
 func (f *Frontend) DescribeQueue(ctx context.Context, req *v1.DescribeQueueRequest) (resp *v1.DescribeQueueResponse, err error) {
-	c, err := f.begin(ctx, mDescribeQueue)
+	ctx, c, err := f.begin(ctx, mDescribeQueue)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (f *Frontend) DescribeQueue(ctx context.Context, req *v1.DescribeQueueReque
 
 // PauseQueue implements v1.QueueServiceServer.
 func (f *Frontend) PauseQueue(ctx context.Context, req *v1.PauseQueueRequest) (resp *v1.PauseQueueResponse, err error) {
-	c, err := f.begin(ctx, mPauseQueue)
+	ctx, c, err := f.begin(ctx, mPauseQueue)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (f *Frontend) PauseQueue(ctx context.Context, req *v1.PauseQueueRequest) (r
 
 // ResumeQueue implements v1.QueueServiceServer.
 func (f *Frontend) ResumeQueue(ctx context.Context, req *v1.ResumeQueueRequest) (resp *v1.ResumeQueueResponse, err error) {
-	c, err := f.begin(ctx, mResumeQueue)
+	ctx, c, err := f.begin(ctx, mResumeQueue)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (f *Frontend) ResumeQueue(ctx context.Context, req *v1.ResumeQueueRequest) 
 
 // PurgeQueue implements v1.QueueServiceServer.
 func (f *Frontend) PurgeQueue(ctx context.Context, req *v1.PurgeQueueRequest) (resp *v1.PurgeQueueResponse, err error) {
-	c, err := f.begin(ctx, mPurgeQueue)
+	ctx, c, err := f.begin(ctx, mPurgeQueue)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (f *Frontend) PurgeQueue(ctx context.Context, req *v1.PurgeQueueRequest) (r
 
 // ListDeadTasks implements v1.QueueServiceServer.
 func (f *Frontend) ListDeadTasks(ctx context.Context, req *v1.ListDeadTasksRequest) (resp *v1.ListDeadTasksResponse, err error) {
-	c, err := f.begin(ctx, mListDeadTasks)
+	ctx, c, err := f.begin(ctx, mListDeadTasks)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func (f *Frontend) ListDeadTasks(ctx context.Context, req *v1.ListDeadTasksReque
 
 // RedriveDeadTasks implements v1.QueueServiceServer.
 func (f *Frontend) RedriveDeadTasks(ctx context.Context, req *v1.RedriveDeadTasksRequest) (resp *v1.RedriveDeadTasksResponse, err error) {
-	c, err := f.begin(ctx, mRedriveDeadTasks)
+	ctx, c, err := f.begin(ctx, mRedriveDeadTasks)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err

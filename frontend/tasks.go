@@ -14,7 +14,7 @@ import (
 
 // AddTasks implements v1.TaskServiceServer.
 func (f *Frontend) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (resp *v1.AddTasksResponse, err error) {
-	c, err := f.begin(ctx, mAddTasks)
+	ctx, c, err := f.begin(ctx, mAddTasks)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ const handBackTime = 5 * time.Second
 // before the end of the wait ends a little before it, so that the caller gets an
 // answer. Tasks that were leased for a caller who is gone are released.
 func (f *Frontend) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (resp *v1.PollTasksResponse, err error) {
-	c, err := f.begin(ctx, mPollTasks)
+	ctx, c, err := f.begin(ctx, mPollTasks)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func (f *Frontend) handBack(req *v1.PollTasksRequest, tasks []*v1.LeasedTask) {
 
 // CompleteTasks implements v1.TaskServiceServer.
 func (f *Frontend) CompleteTasks(ctx context.Context, req *v1.CompleteTasksRequest) (resp *v1.CompleteTasksResponse, err error) {
-	c, err := f.begin(ctx, mCompleteTasks)
+	ctx, c, err := f.begin(ctx, mCompleteTasks)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -200,7 +200,7 @@ func (f *Frontend) CompleteTasks(ctx context.Context, req *v1.CompleteTasksReque
 
 // ReleaseTasks implements v1.TaskServiceServer.
 func (f *Frontend) ReleaseTasks(ctx context.Context, req *v1.ReleaseTasksRequest) (resp *v1.ReleaseTasksResponse, err error) {
-	c, err := f.begin(ctx, mReleaseTasks)
+	ctx, c, err := f.begin(ctx, mReleaseTasks)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -224,7 +224,7 @@ func (f *Frontend) ReleaseTasks(ctx context.Context, req *v1.ReleaseTasksRequest
 
 // FailTasks implements v1.TaskServiceServer.
 func (f *Frontend) FailTasks(ctx context.Context, req *v1.FailTasksRequest) (resp *v1.FailTasksResponse, err error) {
-	c, err := f.begin(ctx, mFailTasks)
+	ctx, c, err := f.begin(ctx, mFailTasks)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -259,7 +259,7 @@ func (f *Frontend) FailTasks(ctx context.Context, req *v1.FailTasksRequest) (res
 
 // ExtendLeases implements v1.TaskServiceServer.
 func (f *Frontend) ExtendLeases(ctx context.Context, req *v1.ExtendLeasesRequest) (resp *v1.ExtendLeasesResponse, err error) {
-	c, err := f.begin(ctx, mExtendLeases)
+	ctx, c, err := f.begin(ctx, mExtendLeases)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -292,7 +292,7 @@ func (f *Frontend) ExtendLeases(ctx context.Context, req *v1.ExtendLeasesRequest
 
 // GetTask implements v1.TaskServiceServer.
 func (f *Frontend) GetTask(ctx context.Context, req *v1.GetTaskRequest) (resp *v1.GetTaskResponse, err error) {
-	c, err := f.begin(ctx, mGetTask)
+	ctx, c, err := f.begin(ctx, mGetTask)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
@@ -308,7 +308,7 @@ func (f *Frontend) GetTask(ctx context.Context, req *v1.GetTaskRequest) (resp *v
 
 // CancelTask implements v1.TaskServiceServer.
 func (f *Frontend) CancelTask(ctx context.Context, req *v1.CancelTaskRequest) (resp *v1.CancelTaskResponse, err error) {
-	c, err := f.begin(ctx, mCancelTask)
+	ctx, c, err := f.begin(ctx, mCancelTask)
 	defer c.end(&err)
 	if err != nil {
 		return nil, err
