@@ -114,8 +114,8 @@ func ofCode(c codes.Code) string {
 		return NotReady
 	case codes.InvalidArgument:
 		return InvalidRequest
-	case codes.ResourceExhausted:
-		return Overloaded
+	case codes.ResourceExhausted: // gRPC makes it for a message over a limit
+		return RequestTooLarge
 	}
 	return Internal
 }

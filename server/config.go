@@ -1,0 +1,186 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/switchyard-dev/switchyard/frontend"
+)
+
+// DefaultListen is the address that a node listens on and that clients dial
+// when they are not told otherwise.
+const DefaultListen = "127.0.0.1:7480"
+
+// Durability modes.
+const (
+	// DurabilityFsync: a write is acknowledged after it is on stable storage.
+	DurabilityFsync = "fsync"
+	// DurabilityInterval: the log is synced every SyncInterval; a crash of the
+	// machine may lose what was acknowledged since. A crash of the process
+	// alone loses nothing.
+	DurabilityInterval = "interval"
+)
+
+// Roles of a node.
+const (
+	RoleFrontend = "frontend"
+	RoleMatching = "matching"
+	RoleStorage  = "storage"
+)
+
+// Config is the configuration of a node. The yaml names are the names of the
+// settings; a nested one is named with dots ("log.level"). docs/configuration.md
+// lists all of them.
+type Config struct {
+	// Listen is the address to listen on, "host:port"; port 0 picks a free one.
+	Listen string `yaml:"listen"`
+	// Roles says what the node runs. All three must be on for now.
+	Roles []string `yaml:"roles"`
+	// DataDir is the folder of the node's data; it is made when missing.
+	DataDir string `yaml:"data_dir"`
+	// Memory keeps all data in memory: it is gone when the node stops.
+	Memory bool `yaml:"memory"`
+	// Durability is "fsync" or "interval".
+	Durability string `yaml:"durability"`
+	// SyncInterval is the time between two syncs of the log with durability
+	// "interval".
+	SyncInterval time.Duration `yaml:"sync_interval"`
+	// BucketCount is the number of virtual buckets, fixed when the data folder
+	// is made.
+	BucketCount int `yaml:"bucket_count"`
+	// AutoCreateQueues makes a queue when the first task is added to it or the
+	// first worker polls it.
+	AutoCreateQueues bool `yaml:"auto_create_queues"`
+	// ShutdownTimeout is how long a stopping node waits for calls in progress.
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout"`
+	// Pprof serves /debug/pprof.
+	Pprof bool `yaml:"pprof"`
+	// Log says what is logged and how.
+	Log LogConfig `yaml:"log"`
+	// Storage tunes the storage engine.
+	Storage StorageConfig `yaml:"storage"`
+	// Limits bounds requests and work in progress.
+	Limits frontend.Limits `yaml:"limits"`
+}
+
+// LogConfig says what is logged and how.
+type LogConfig struct {
+	// Level is "debug", "info", "warn" or "error".
+	Level string `yaml:"level"`
+	// Format is "text" or "json".
+	Format string `yaml:"format"`
+}
+
+// StorageConfig tunes the storage engine.
+type StorageConfig struct {
+	// BlockCacheBytes bounds the cache of table blocks.
+	BlockCacheBytes int64 `yaml:"block_cache_bytes"`
+	// MemtableBytes is the size of one table in memory.
+	MemtableBytes int64 `yaml:"memtable_bytes"`
+	// LogSegmentBytes is the size of one file of the log.
+	LogSegmentBytes int64 `yaml:"log_segment_bytes"`
+	// SnapshotLogBytes is how much new log leads to a snapshot, after which the
+	// log is cut.
+	SnapshotLogBytes int64 `yaml:"snapshot_log_bytes"`
+}
+
+// DefaultConfig returns the configuration of a node that is not configured.
+func DefaultConfig() Config {
+	return Config{
+		Listen:           DefaultListen,
+		Roles:            []string{RoleFrontend, RoleMatching, RoleStorage},
+		DataDir:          "./switchyard-data",
+		Durability:       DurabilityFsync,
+		SyncInterval:     100 * time.Millisecond,
+		BucketCount:      3000,
+		AutoCreateQueues: true,
+		ShutdownTimeout:  10 * time.Second,
+		Log:              LogConfig{Level: "info", Format: "text"},
+		Storage: StorageConfig{
+			BlockCacheBytes:  64 << 20,
+			MemtableBytes:    64 << 20,
+			LogSegmentBytes:  64 << 20,
+			SnapshotLogBytes: 128 << 20,
+		},
+		Limits: frontend.DefaultLimits(),
+	}
+}
+
+// Validate returns an error that names the setting which is wrong.
+func (c Config) Validate() error {
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return fmt.Errorf("listen: %q is not host:port: %w", c.Listen, err)
+	}
+	for _, r := range c.Roles {
+		switch r {
+		case RoleFrontend, RoleMatching, RoleStorage:
+		default:
+			return fmt.Errorf("roles: %q is not a role; known are frontend, matching, storage", r)
+		}
+	}
+	for _, r := range []string{RoleFrontend, RoleMatching, RoleStorage} {
+		if !slices.Contains(c.Roles, r) {
+			return fmt.Errorf("roles: %s is missing; a node must run frontend, matching and storage, as there are no clusters yet", r)
+		}
+	}
+	if c.DataDir == "" && !c.Memory {
+		return errors.New("data_dir: it is empty; name a folder, or set memory")
+	}
+	if c.Durability != DurabilityFsync && c.Durability != DurabilityInterval {
+		return fmt.Errorf("durability: %q is neither fsync nor interval", c.Durability)
+	}
+	if _, err := c.Log.level(); err != nil {
+		return fmt.Errorf("log.level: %w", err)
+	}
+	if f := c.Log.Format; f != "text" && f != "json" {
+		return fmt.Errorf("log.format: %q is neither text nor json", f)
+	}
+	for _, d := range []struct {
+		name             string
+		value, low, high time.Duration
+	}{
+		{"sync_interval", c.SyncInterval, time.Millisecond, time.Minute},
+		{"shutdown_timeout", c.ShutdownTimeout, 0, time.Hour},
+	} {
+		if d.value < d.low || d.value > d.high {
+			return fmt.Errorf("%s: it is %v and must be between %v and %v", d.name, d.value, d.low, d.high)
+		}
+	}
+	for _, n := range []struct {
+		name             string
+		value, low, high int64
+	}{
+		{"bucket_count", int64(c.BucketCount), 1, 1_000_000},
+		{"storage.block_cache_bytes", c.Storage.BlockCacheBytes, 1 << 20, 1 << 40},
+		{"storage.memtable_bytes", c.Storage.MemtableBytes, 1 << 20, 1 << 30},
+		{"storage.log_segment_bytes", c.Storage.LogSegmentBytes, 1 << 20, 1 << 32},
+		{"storage.snapshot_log_bytes", c.Storage.SnapshotLogBytes, 1 << 20, 1 << 40},
+	} {
+		if n.value < n.low || n.value > n.high {
+			return fmt.Errorf("%s: it is %d and must be between %d and %d", n.name, n.value, n.low, n.high)
+		}
+	}
+	if err := c.Limits.Validate(); err != nil {
+		return fmt.Errorf("limits.%w", err)
+	}
+	return nil
+}
+
+// level returns the level that Level names.
+func (c LogConfig) level() (slog.Level, error) {
+	switch c.Level {
+	case "debug":
+		return slog.LevelDebug, nil
+	case "info":
+		return slog.LevelInfo, nil
+	case "warn":
+		return slog.LevelWarn, nil
+	case "error":
+		return slog.LevelError, nil
+	}
+	return 0, fmt.Errorf("%q is none of debug, info, warn, error", c.Level)
+}

@@ -1,0 +1,9 @@
+// Package server is a node: it reads the configuration, wires the storage
+// engine, the store, the router, the task queues and the frontend together, and
+// serves gRPC and HTTP on one port.
+//
+// A connection that begins with the HTTP/2 preface goes to the gRPC server,
+// every other one to an HTTP server with the JSON API, /openapi.json, /healthz,
+// /readyz, /metrics and, when switched on, /debug/pprof. Both call the same
+// frontend in the process.
+package server
