@@ -61,6 +61,8 @@ type Config struct {
 	Pprof bool `yaml:"pprof"`
 	// Log says what is logged and how.
 	Log LogConfig `yaml:"log"`
+	// Matching bounds the task queues.
+	Matching MatchingConfig `yaml:"matching"`
 	// Storage tunes the storage engine.
 	Storage StorageConfig `yaml:"storage"`
 	// Limits bounds requests and work in progress.
@@ -75,17 +77,42 @@ type LogConfig struct {
 	Format string `yaml:"format"`
 }
 
+// MatchingConfig bounds what the task queues keep in memory and take on, most of
+// it for each partition of a queue.
+type MatchingConfig struct {
+	// IdleTime without use after which a partition leaves memory.
+	IdleTime time.Duration `yaml:"idle_time"`
+	// MaxPartitions is the most partitions in memory on the node.
+	MaxPartitions int `yaml:"max_partitions"`
+	// Leases is the most tasks of a partition in workers' hands at a time;
+	// further polls wait.
+	Leases int `yaml:"leases"`
+	// WaitingPolls is the most polls that wait at a partition.
+	WaitingPolls int `yaml:"waiting_polls"`
+	// WindowTasks and WindowBytes bound the ready tasks of a partition that are
+	// in memory; the rest stays in the store.
+	WindowTasks int `yaml:"window_tasks"`
+	WindowBytes int `yaml:"window_bytes"`
+	// PendingCalls and PendingBytes bound what waits to be written at a partition.
+	PendingCalls int `yaml:"pending_calls"`
+	PendingBytes int `yaml:"pending_bytes"`
+	// PollBytes is about the most that one poll returns. The default fits into
+	// the 4 MiB that gRPC clients take when they are not told otherwise.
+	PollBytes int `yaml:"poll_bytes"`
+}
+
 // StorageConfig tunes the storage engine.
 type StorageConfig struct {
 	// BlockCacheBytes bounds the cache of table blocks.
 	BlockCacheBytes int64 `yaml:"block_cache_bytes"`
 	// MemtableBytes is the size of one table in memory.
 	MemtableBytes int64 `yaml:"memtable_bytes"`
-	// LogSegmentBytes is the size of one file of the log.
-	LogSegmentBytes int64 `yaml:"log_segment_bytes"`
 	// SnapshotLogBytes is how much new log leads to a snapshot, after which the
-	// log is cut.
+	// log is cut. It bounds the time of a restart after a crash.
 	SnapshotLogBytes int64 `yaml:"snapshot_log_bytes"`
+	// InFlightCommands and InFlightBytes bound the writes in progress.
+	InFlightCommands int   `yaml:"in_flight_commands"`
+	InFlightBytes    int64 `yaml:"in_flight_bytes"`
 }
 
 // DefaultConfig returns the configuration of a node that is not configured.
@@ -100,11 +127,23 @@ func DefaultConfig() Config {
 		AutoCreateQueues: true,
 		ShutdownTimeout:  10 * time.Second,
 		Log:              LogConfig{Level: "info", Format: "text"},
+		Matching: MatchingConfig{
+			IdleTime:      5 * time.Minute,
+			MaxPartitions: 100_000,
+			Leases:        100_000,
+			WaitingPolls:  10_000,
+			WindowTasks:   8192,
+			WindowBytes:   16 << 20,
+			PendingCalls:  10_000,
+			PendingBytes:  32 << 20,
+			PollBytes:     3_500_000,
+		},
 		Storage: StorageConfig{
 			BlockCacheBytes:  64 << 20,
 			MemtableBytes:    64 << 20,
-			LogSegmentBytes:  64 << 20,
 			SnapshotLogBytes: 128 << 20,
+			InFlightCommands: 16384,
+			InFlightBytes:    256 << 20,
 		},
 		Limits: frontend.DefaultLimits(),
 	}
@@ -144,6 +183,7 @@ func (c Config) Validate() error {
 		value, low, high time.Duration
 	}{
 		{"sync_interval", c.SyncInterval, time.Millisecond, time.Minute},
+		{"matching.idle_time", c.Matching.IdleTime, time.Second, 24 * time.Hour},
 		{"shutdown_timeout", c.ShutdownTimeout, 0, time.Hour},
 	} {
 		if d.value < d.low || d.value > d.high {
@@ -157,8 +197,17 @@ func (c Config) Validate() error {
 		{"bucket_count", int64(c.BucketCount), 1, 1_000_000},
 		{"storage.block_cache_bytes", c.Storage.BlockCacheBytes, 1 << 20, 1 << 40},
 		{"storage.memtable_bytes", c.Storage.MemtableBytes, 1 << 20, 1 << 30},
-		{"storage.log_segment_bytes", c.Storage.LogSegmentBytes, 1 << 20, 1 << 32},
 		{"storage.snapshot_log_bytes", c.Storage.SnapshotLogBytes, 1 << 20, 1 << 40},
+		{"storage.in_flight_commands", int64(c.Storage.InFlightCommands), 1, 10_000_000},
+		{"storage.in_flight_bytes", c.Storage.InFlightBytes, 1 << 20, 1 << 40},
+		{"matching.max_partitions", int64(c.Matching.MaxPartitions), 1, 10_000_000},
+		{"matching.leases", int64(c.Matching.Leases), 1, 100_000_000},
+		{"matching.waiting_polls", int64(c.Matching.WaitingPolls), 1, 10_000_000},
+		{"matching.window_tasks", int64(c.Matching.WindowTasks), 16, 10_000_000},
+		{"matching.window_bytes", int64(c.Matching.WindowBytes), 1 << 16, 1 << 34},
+		{"matching.pending_calls", int64(c.Matching.PendingCalls), 1, 10_000_000},
+		{"matching.pending_bytes", int64(c.Matching.PendingBytes), 1 << 16, 1 << 34},
+		{"matching.poll_bytes", int64(c.Matching.PollBytes), 1 << 10, 1 << 30},
 	} {
 		if n.value < n.low || n.value > n.high {
 			return fmt.Errorf("%s: it is %d and must be between %d and %d", n.name, n.value, n.low, n.high)

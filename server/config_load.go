@@ -150,7 +150,7 @@ func checkKeys(node *yaml.Node, t reflect.Type, prefix string) error {
 // nearest suggests the setting that name was probably meant to be.
 func nearest(name string) string {
 	best, bestDistance := "", len(name)/2+1
-	candidates := []string{"log", "storage", "limits"}
+	candidates := []string{"log", "matching", "storage", "limits"}
 	for _, s := range Settings() {
 		candidates = append(candidates, s.Name)
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"strconv"
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
@@ -137,7 +138,7 @@ func guardHTTP(next http.Handler, limits frontend.Limits, logger *slog.Logger) h
 }
 
 func requestTooLarge(limit int) error {
-	return reason.New(codes.InvalidArgument, reason.RequestTooLarge, nil, "the request is larger than %d bytes; split it", limit)
+	return reason.New(codes.InvalidArgument, reason.RequestTooLarge, map[string]string{"limit": strconv.Itoa(limit)}, "the request is larger than %d bytes; split it", limit)
 }
 
 // jsonMarshaler is the JSON of the API: names in camel case (both cases are
@@ -157,7 +158,19 @@ func (jsonMarshaler) Marshal(v any) ([]byte, error) {
 	if !ok {
 		return json.Marshal(v)
 	}
-	return jsonOut.Marshal(m)
+	data, err := jsonOut.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	// protojson varies its spaces from build to build; readers with sed and
+	// grep need them to stay.
+	var out bytes.Buffer
+	out.Grow(len(data) + 1)
+	if err := json.Compact(&out, data); err != nil {
+		return nil, err
+	}
+	out.WriteByte('\n')
+	return out.Bytes(), nil
 }
 
 func (jsonMarshaler) Unmarshal(data []byte, v any) error {
