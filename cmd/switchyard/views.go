@@ -1,0 +1,195 @@
+package main
+
+import (
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"strings"
+
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+)
+
+// The shapes of the JSON output, documented in docs/cli.md. Fields may be added,
+// never renamed or removed. Times are RFC 3339 in UTC, durations are seconds,
+// what is not known is left out.
+
+type countsView struct {
+	Ready   int64 `json:"ready"`
+	Delayed int64 `json:"delayed"`
+	Leased  int64 `json:"leased"`
+	Dead    int64 `json:"dead"`
+}
+
+type retryView struct {
+	InitialBackoff *float64 `json:"initial_backoff_seconds,omitempty"`
+	MaxBackoff     *float64 `json:"max_backoff_seconds,omitempty"`
+	Multiplier     float64  `json:"multiplier,omitempty"`
+	Jitter         *float64 `json:"jitter,omitempty"`
+}
+
+type configView struct {
+	LeaseTime   *float64   `json:"lease_time_seconds,omitempty"`
+	MaxAttempts int32      `json:"max_attempts,omitempty"`
+	TimeToLive  *float64   `json:"time_to_live_seconds,omitempty"`
+	Retry       *retryView `json:"retry,omitempty"`
+}
+
+type queueView struct {
+	Namespace string      `json:"namespace"`
+	Name      string      `json:"name"`
+	Paused    bool        `json:"paused"`
+	CreatedAt *time.Time  `json:"created_at,omitempty"`
+	UpdatedAt *time.Time  `json:"updated_at,omitempty"`
+	Config    configView  `json:"config"`
+	Counts    *countsView `json:"counts,omitempty"`
+}
+
+type statsView struct {
+	BacklogAge     *float64 `json:"backlog_age_seconds,omitempty"`
+	AddRate        float64  `json:"add_rate"`
+	DispatchRate   float64  `json:"dispatch_rate"`
+	CompleteRate   float64  `json:"complete_rate"`
+	FailRate       float64  `json:"fail_rate"`
+	SyncMatchShare float64  `json:"sync_match_share"`
+}
+
+type pollerView struct {
+	Identity   string     `json:"identity"`
+	LastPollAt *time.Time `json:"last_poll_at,omitempty"`
+	Waiting    int32      `json:"waiting"`
+}
+
+type partitionView struct {
+	Partition    int32      `json:"partition"`
+	Counts       countsView `json:"counts"`
+	RangeID      int64      `json:"range_id"`
+	LoadedTasks  int64      `json:"loaded_tasks"`
+	WaitingPolls int32      `json:"waiting_polls"`
+}
+
+type descriptionView struct {
+	queueView
+	Stats      statsView       `json:"stats"`
+	Pollers    []pollerView    `json:"pollers"`
+	Partitions []partitionView `json:"partitions"`
+}
+
+type taskView struct {
+	ID            string            `json:"id"`
+	Namespace     string            `json:"namespace"`
+	Queue         string            `json:"queue"`
+	Kind          string            `json:"kind"`
+	State         string            `json:"state"`
+	Attempt       int32             `json:"attempt"`
+	MaxAttempts   int32             `json:"max_attempts"`
+	Payload       *string           `json:"payload,omitempty"`
+	PayloadBase64 []byte            `json:"payload_base64,omitempty"`
+	Headers       map[string]string `json:"headers,omitempty"`
+	AddedAt       *time.Time        `json:"added_at,omitempty"`
+	RunAt         *time.Time        `json:"run_at,omitempty"`
+	LeaseDeadline *time.Time        `json:"lease_deadline,omitempty"`
+	Worker        string            `json:"worker,omitempty"`
+	LastError     string            `json:"last_error,omitempty"`
+	DeadAt        *time.Time        `json:"dead_at,omitempty"`
+	ExpiresAt     *time.Time        `json:"expires_at,omitempty"`
+}
+
+func viewTime(t *timestamppb.Timestamp) *time.Time {
+	if t == nil {
+		return nil
+	}
+	v := t.AsTime()
+	return &v
+}
+
+func viewSeconds(d *durationpb.Duration) *float64 {
+	if d == nil {
+		return nil
+	}
+	v := d.AsDuration().Seconds()
+	return &v
+}
+
+func viewCounts(c *v1.QueueCounts) countsView {
+	return countsView{Ready: c.GetReady(), Delayed: c.GetDelayed(), Leased: c.GetLeased(), Dead: c.GetDead()}
+}
+
+func viewQueue(q *v1.Queue) queueView {
+	c := q.GetConfig()
+	v := queueView{
+		Namespace: q.GetNamespace(),
+		Name:      q.GetName(),
+		Paused:    q.GetPaused(),
+		CreatedAt: viewTime(q.GetCreatedAt()),
+		UpdatedAt: viewTime(q.GetUpdatedAt()),
+		Config: configView{
+			LeaseTime:   viewSeconds(c.GetLeaseTime()),
+			MaxAttempts: c.GetMaxAttempts(),
+			TimeToLive:  viewSeconds(c.GetTimeToLive()),
+		},
+	}
+	if r := c.GetRetry(); r != nil {
+		v.Config.Retry = &retryView{
+			InitialBackoff: viewSeconds(r.GetInitialBackoff()),
+			MaxBackoff:     viewSeconds(r.GetMaxBackoff()),
+			Multiplier:     r.GetMultiplier(),
+			Jitter:         r.Jitter,
+		}
+	}
+	return v
+}
+
+func viewDescription(d *v1.DescribeQueueResponse) descriptionView {
+	s := d.GetStats()
+	counts := viewCounts(d.GetCounts())
+	v := descriptionView{
+		queueView: viewQueue(d.GetQueue()),
+		Stats: statsView{
+			BacklogAge:     viewSeconds(s.GetBacklogAge()),
+			AddRate:        s.GetAddRate(),
+			DispatchRate:   s.GetDispatchRate(),
+			CompleteRate:   s.GetCompleteRate(),
+			FailRate:       s.GetFailRate(),
+			SyncMatchShare: s.GetSyncMatchShare(),
+		},
+		Pollers:    []pollerView{},
+		Partitions: []partitionView{},
+	}
+	v.Counts = &counts
+	for _, p := range d.GetPollers() {
+		v.Pollers = append(v.Pollers, pollerView{Identity: p.GetIdentity(), LastPollAt: viewTime(p.GetLastPollAt()), Waiting: p.GetWaiting()})
+	}
+	for _, p := range d.GetPartitions() {
+		v.Partitions = append(v.Partitions, partitionView{
+			Partition: p.GetPartition(), Counts: viewCounts(p.GetCounts()), RangeID: p.GetRangeId(),
+			LoadedTasks: p.GetLoadedTasks(), WaitingPolls: p.GetWaitingPolls(),
+		})
+	}
+	return v
+}
+
+func viewTask(t *v1.Task) taskView {
+	v := taskView{
+		ID: t.GetId(), Namespace: t.GetNamespace(), Queue: t.GetQueue(), Kind: t.GetKind(),
+		State: stateName(t.GetState()), Attempt: t.GetAttempt(), MaxAttempts: t.GetMaxAttempts(),
+		Headers: t.GetHeaders(), AddedAt: viewTime(t.GetAddedAt()), RunAt: viewTime(t.GetRunAt()),
+		LeaseDeadline: viewTime(t.GetLeaseDeadline()), Worker: t.GetWorkerIdentity(),
+		LastError: t.GetLastError(), DeadAt: viewTime(t.GetDeadAt()), ExpiresAt: viewTime(t.GetExpiresAt()),
+	}
+	// A payload that is text reads as text; anything else is base64.
+	if p := t.GetPayload(); utf8.Valid(p) {
+		s := string(p)
+		v.Payload = &s
+	} else {
+		v.PayloadBase64 = p
+	}
+	return v
+}
+
+// stateName is the word for a state: "ready", "dead".
+func stateName(s v1.TaskState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "TASK_STATE_"))
+}
