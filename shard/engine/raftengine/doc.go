@@ -1,0 +1,42 @@
+// Package raftengine is the default engine: a Raft group over hashicorp/raft, with
+// the rows in Pebble.
+//
+// # The way of a command
+//
+// Propose puts a command in a queue and hands it to Raft. Raft's one thread takes all
+// that waits, writes it to the log with one sync, and passes it on to the goroutine
+// that applies; meanwhile the next commands gather. Applying writes rows into a Pebble
+// batch without a sync, because the log is the write-ahead log and Pebble's own is
+// off. The callers are answered by the goroutine that applies, one after the other, so
+// nothing waits on a goroutine of its own.
+//
+// # What is durable
+//
+// Every Pebble batch also holds the number of the last command in it. Pebble writes its
+// tables in the order of the batches, so after a crash the rows are those of some
+// prefix of the log, and its number says which. The engine starts from there and
+// applies the rest of the log; what is in the rows already is never applied twice.
+//
+// A snapshot is a Pebble checkpoint: hard links to the tables, not a copy of the rows.
+// It is taken after a certain number of logged bytes, and always after the rows were
+// flushed; only then is the log before it dropped. So at every moment rows on disk plus
+// log are everything that was acknowledged.
+//
+// # The folder
+//
+//	meta.json    format version, cluster id, bucket count, id of this member
+//	LOCK         held while a process uses the folder
+//	log/         the Raft log, and Raft's vote
+//	rows/        Pebble
+//	snapshots/   the newest checkpoint, and one in the making (tmp-…)
+//
+// # When something breaks
+//
+// A failed write or sync, a full disk or a corrupt table ends the engine: it refuses
+// everything from then on with STORE_FAILED, keeps saying why in Status, and calls
+// Options.OnFatal, which should end the process. A restart replays the log. It never
+// goes on after an error of which it cannot know what was kept.
+//
+// For now a group has one member; the log, the snapshots and the boundary are those of
+// a larger one.
+package raftengine

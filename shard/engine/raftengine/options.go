@@ -1,0 +1,147 @@
+package raftengine
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/switchyard-dev/switchyard/shard"
+	"github.com/switchyard-dev/switchyard/shard/engine"
+)
+
+// Durability says when a command counts as logged.
+type Durability int
+
+const (
+	// Fsync: after its log entry was synced to the disk. Survives loss of power.
+	Fsync Durability = iota
+	// Interval: after its log entry was handed to the operating system, which is told
+	// to write it out every Options.SyncInterval. Survives the end of the process, and
+	// loses up to that time when the machine loses power.
+	Interval
+)
+
+func (d Durability) String() string {
+	if d == Interval {
+		return "interval"
+	}
+	return "fsync"
+}
+
+// Options of Open. The zero value of a field is its default.
+type Options struct {
+	// Dir is the folder of the engine; it is made when missing. Not used with Memory.
+	Dir string
+	// Memory keeps everything in memory: for tests and trials.
+	Memory bool
+	// Machine gives commands their meaning. Required.
+	Machine engine.Machine
+	// ClusterID names the cluster. On a new folder it is recorded, or made up when
+	// empty; on an old one it must be the recorded one, or empty.
+	ClusterID string
+	// BucketCount is the cluster's number of buckets, recorded in a new folder; an old
+	// folder must have the same. 1 to MaxBucketCount, default 3000.
+	BucketCount uint32
+	// Durability and SyncInterval (default 100 ms) say when a command counts as logged.
+	Durability   Durability
+	SyncInterval time.Duration
+
+	// MaxInFlight bounds commands proposed and not done (default 16384), and
+	// MaxInFlightBytes their arguments (default 256 MiB). More are refused with
+	// OVERLOADED.
+	MaxInFlight      int
+	MaxInFlightBytes int64
+	// MaxArgs bounds the arguments of one command, in bytes (default 64 MiB).
+	MaxArgs int
+
+	// SnapshotBytes is how much is logged between two snapshots (default 128 MiB; with
+	// Memory 16 MiB). It bounds the log and the time of a restart.
+	SnapshotBytes int64
+	// CacheBytes is the size of Pebble's block cache (default 64 MiB).
+	CacheBytes int64
+	// MemTableBytes is the size of one of Pebble's memtables (default 64 MiB), of which
+	// there are up to four while the disk is busy.
+	MemTableBytes uint64
+
+	// Logger takes what the engine has to say. Default: nothing.
+	Logger *slog.Logger
+	// OnFatal is called once, on a goroutine of its own, when the engine has met an
+	// error that it cannot go on with. It should report the error and end the process.
+	OnFatal func(error)
+	// Now is the clock that commands are stamped with. Default time.Now.
+	Now func() time.Time
+
+	// fs is Pebble's file system and openLog makes the log; tests inject faults here.
+	fs      vfs.FS
+	openLog func(dir string, mustHave uint64) (logStore, stableStore, error)
+}
+
+// DefaultBucketCount is the number of buckets when none is given.
+const DefaultBucketCount = 3000
+
+// MaxBucketCount is the largest number of buckets.
+const MaxBucketCount = 1 << 20
+
+// setDefaults fills what is zero and checks the rest.
+func (o *Options) setDefaults() error {
+	bad := func(format string, args ...any) error {
+		return &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf(format, args...)}
+	}
+	if o.Machine == nil {
+		return bad("a machine is needed")
+	}
+	if !o.Memory && o.Dir == "" {
+		return bad("a folder for the data is needed, or memory mode")
+	}
+	if o.BucketCount == 0 {
+		o.BucketCount = DefaultBucketCount
+	}
+	if o.BucketCount > MaxBucketCount {
+		return bad("bucket_count %d is over the limit of %d", o.BucketCount, MaxBucketCount)
+	}
+	if o.Durability != Fsync && o.Durability != Interval {
+		return bad("durability %d is not known", o.Durability)
+	}
+	if o.SyncInterval == 0 {
+		o.SyncInterval = 100 * time.Millisecond
+	}
+	if o.SyncInterval < time.Millisecond || o.SyncInterval > time.Minute {
+		return bad("sync interval %v is not between 1ms and 1m", o.SyncInterval)
+	}
+	if o.MaxInFlight == 0 {
+		o.MaxInFlight = 16384
+	}
+	if o.MaxInFlightBytes == 0 {
+		o.MaxInFlightBytes = 256 << 20
+	}
+	if o.MaxArgs == 0 {
+		o.MaxArgs = 64 << 20
+	}
+	if o.SnapshotBytes == 0 {
+		o.SnapshotBytes = 128 << 20
+		if o.Memory {
+			o.SnapshotBytes = 16 << 20
+		}
+	}
+	if o.CacheBytes == 0 {
+		o.CacheBytes = 64 << 20
+	}
+	if o.MemTableBytes == 0 {
+		o.MemTableBytes = 64 << 20
+	}
+	if o.MaxInFlight < 1 || o.MaxInFlightBytes < 1 || o.MaxArgs < 1 || o.SnapshotBytes < 1 || o.CacheBytes < 1 {
+		return bad("a limit is negative")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.OnFatal == nil {
+		o.OnFatal = func(error) {}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return nil
+}

@@ -1,0 +1,238 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+
+	"github.com/switchyard-dev/switchyard/shard"
+	"github.com/switchyard-dev/switchyard/shard/engine"
+)
+
+// Options of Open.
+type Options struct {
+	// Registry holds the functions. Required; nothing can be registered afterwards.
+	Registry *Registry
+	// BucketCount is the cluster's number of buckets, at least 1.
+	BucketCount uint32
+	// ReplicaSet is the name of this replica set, for errors and reports.
+	ReplicaSet string
+	// OpenEngine opens the engine that keeps the rows, with the machine that it is to
+	// drive. Required.
+	OpenEngine func(context.Context, engine.Machine) (engine.Engine, error)
+	// Logger takes what the storage has to say. Default: nothing.
+	Logger *slog.Logger
+}
+
+// Storage is one replica of a replica set: functions over buckets over an engine. All
+// methods may be called from any goroutine.
+type Storage struct {
+	opts   Options
+	eng    engine.Engine
+	writes map[string]WriteFunc
+	reads  map[string]ReadFunc
+	table  *bucketTable
+	views  sync.Pool
+	tx     Tx // of the command being applied
+}
+
+// Open opens the engine and reads which buckets are here.
+func Open(ctx context.Context, opts Options) (*Storage, error) {
+	if opts.Registry == nil || opts.OpenEngine == nil || opts.BucketCount == 0 {
+		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: "a storage needs a registry, an engine and a bucket count"}
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Storage{opts: opts, table: newBucketTable(opts.BucketCount)}
+	s.writes, s.reads = opts.Registry.freeze()
+	s.views.New = func() any { return new(View) }
+	var err error
+	if s.eng, err = opts.OpenEngine(ctx, machine{s}); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close stops the storage and its engine; see engine.Engine.
+func (s *Storage) Close(ctx context.Context) error { return s.eng.Close(ctx) }
+
+// Status returns the engine's condition.
+func (s *Storage) Status() engine.Status { return s.eng.Status() }
+
+// ReplicaSet returns the name of the storage's replica set.
+func (s *Storage) ReplicaSet() string { return s.opts.ReplicaSet }
+
+// BucketCount returns the cluster's number of buckets.
+func (s *Storage) BucketCount() uint32 { return s.opts.BucketCount }
+
+// IsWrite reports whether fn is a write function. known is false when there is no
+// function of that name.
+func (s *Storage) IsWrite(fn string) (write, known bool) {
+	if _, ok := s.writes[fn]; ok {
+		return true, true
+	}
+	_, ok := s.reads[fn]
+	return false, ok
+}
+
+func (s *Storage) checkBucket(bucket shard.BucketID) error {
+	if bucket < 1 || uint32(bucket) > s.opts.BucketCount {
+		return &shard.Error{Code: shard.WrongBucket, Bucket: bucket, ReplicaSet: s.opts.ReplicaSet,
+			Reason: fmt.Sprintf("buckets are numbered 1 to %d", s.opts.BucketCount)}
+	}
+	return nil
+}
+
+func notFound(bucket shard.BucketID, fn, kind string) error {
+	return &shard.Error{Code: shard.FunctionNotFound, Bucket: bucket, Reason: fmt.Sprintf("%q is not the name of a registered %s function", fn, kind)}
+}
+
+// WriteAsync runs a write function and calls done with its outcome. It does not wait,
+// and done never runs inside it; see engine.Engine.Propose for order, done and args.
+func (s *Storage) WriteAsync(bucket shard.BucketID, fn string, args []byte, done func([]byte, error)) {
+	err := s.checkBucket(bucket)
+	if err == nil {
+		if _, ok := s.writes[fn]; !ok {
+			err = notFound(bucket, fn, "write")
+		}
+	}
+	if err != nil {
+		go done(nil, err)
+		return
+	}
+	s.eng.Propose(engine.Command{Function: fn, Bucket: bucket, Args: args}, done)
+}
+
+// outcome of a Write that waits.
+type outcome struct {
+	value []byte
+	err   error
+}
+
+// Write runs a write function and waits for its outcome. When ctx ends first, the
+// function may still take effect, and args must stay as they are.
+func (s *Storage) Write(ctx context.Context, bucket shard.BucketID, fn string, args []byte) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return wait(ctx, func(done func([]byte, error)) { s.WriteAsync(bucket, fn, args, done) })
+}
+
+func wait(ctx context.Context, start func(done func([]byte, error))) ([]byte, error) {
+	ch := make(chan outcome, 1)
+	start(func(value []byte, err error) { ch <- outcome{value, err} })
+	select {
+	case o := <-ch:
+		return o.value, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Read runs a read function on a view of this moment.
+func (s *Storage) Read(ctx context.Context, bucket shard.BucketID, fn string, args []byte) (result []byte, err error) {
+	f, ok := s.reads[fn]
+	if !ok {
+		return nil, notFound(bucket, fn, "read")
+	}
+	err = s.View(ctx, bucket, func(v *View) error {
+		result, err = callRead(f, v, fn, args)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+func callRead(f ReadFunc, v *View, name string, args []byte) (result []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			result, err = nil, panicked(v.bucket, name, p)
+		}
+	}()
+	return f(v, args)
+}
+
+// View calls fn with a view of a bucket at this moment, which holds every write whose
+// done has run.
+func (s *Storage) View(ctx context.Context, bucket shard.BucketID, fn func(*View) error) error {
+	if err := s.checkBucket(bucket); err != nil {
+		return err
+	}
+	for {
+		before := s.table.load(bucket)
+		if err := before.state().CheckRead(bucket, s.table.destination(bucket)); err != nil {
+			return err
+		}
+		moved := false
+		err := s.eng.View(ctx, func(r engine.Reader) error {
+			// A state that changed while the view was made says nothing about its rows.
+			if moved = s.table.load(bucket) != before; moved {
+				return nil
+			}
+			v := s.views.Get().(*View)
+			v.bucket, v.r = bucket, r
+			err := fn(v)
+			v.r = nil
+			s.views.Put(v)
+			return err
+		})
+		if !moved {
+			return err
+		}
+	}
+}
+
+// panicked is the error of a function that panicked. The place is in the text, because
+// nobody else sees it.
+func panicked(bucket shard.BucketID, fn string, p any) error {
+	return &shard.Error{Code: shard.FunctionFailed, Bucket: bucket, Reason: fmt.Sprintf("%s panicked: %v\n%s", fn, p, debug.Stack())}
+}
+
+// machine is the storage as the engine drives it.
+type machine struct{ s *Storage }
+
+// Reset reads the states of all buckets.
+func (m machine) Reset(r engine.Reader) error { return m.s.table.read(r) }
+
+// Apply carries out a command.
+func (m machine) Apply(etx engine.Tx, cmd *engine.Command) ([]byte, error) {
+	s := m.s
+	if cmd.Bucket == 0 {
+		return s.applySystem(etx, cmd)
+	}
+	fn, ok := s.writes[cmd.Function]
+	if !ok {
+		return nil, engine.Fatal(fmt.Errorf("the log has a call of function %q, which this version of Switchyard does not know; use the version that wrote it, or a newer one", cmd.Function))
+	}
+	if err := s.table.load(cmd.Bucket).state().CheckWrite(cmd.Bucket, ""); err != nil {
+		return nil, withDestination(err, s.table.destination(cmd.Bucket))
+	}
+	tx := &s.tx
+	tx.tx, tx.r, tx.bucket, tx.time = etx, etx, cmd.Bucket, cmd.Time
+	return callWrite(fn, tx, cmd)
+}
+
+func callWrite(fn WriteFunc, tx *Tx, cmd *engine.Command) (result []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			result, err = nil, panicked(cmd.Bucket, cmd.Function, p)
+		}
+	}()
+	return fn(tx, cmd.Args)
+}
+
+func withDestination(err error, destination string) error {
+	var e *shard.Error
+	if destination != "" && errors.As(err, &e) {
+		c := *e
+		c.Destination = destination
+		return &c
+	}
+	return err
+}
