@@ -13,8 +13,6 @@ const (
 	QueueAlreadyExists = "QUEUE_ALREADY_EXISTS"
 	// QueueNotEmpty: DeleteQueue without force on a queue that has tasks.
 	QueueNotEmpty = "QUEUE_NOT_EMPTY"
-	// TooManyQueues: the limit on queues is reached.
-	TooManyQueues = "TOO_MANY_QUEUES"
 )
 
 // Tasks and leases.
@@ -115,7 +113,6 @@ var table = []struct {
 	{QueueNotFound, codes.NotFound},
 	{QueueAlreadyExists, codes.AlreadyExists},
 	{QueueNotEmpty, codes.FailedPrecondition},
-	{TooManyQueues, codes.ResourceExhausted},
 	{TaskNotFound, codes.NotFound},
 	{TaskAlreadyCompleted, codes.FailedPrecondition},
 	{TaskCancelled, codes.FailedPrecondition},
