@@ -14,6 +14,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine"
+	"github.com/switchyard-dev/switchyard/shard/engine/wal"
 )
 
 // Names inside the engine's folder.
@@ -45,7 +46,9 @@ type Engine struct {
 	unlock func() error
 	db     *pebble.DB
 	log    *timedLog
-	stable stableStore
+	wal    *wal.Log      // nil in memory
+	found  *wal.Recovery // nil in memory
+	stable raft.StableStore
 	snaps  *snapshotStore
 	fsm    *fsm
 	raft   *raft.Raft
@@ -67,7 +70,6 @@ type Engine struct {
 	views   gate
 	closing atomic.Bool
 	failed  atomic.Pointer[shard.Error]
-	warning atomic.Pointer[string]
 	closed  sync.Once
 	closeE  error
 }
@@ -126,7 +128,7 @@ func (e *Engine) open(ctx context.Context) error {
 	if err != nil {
 		return &shard.Error{Code: shard.StoreFailed, Err: err}
 	}
-	if err := e.openLog(e.fs.PathJoin(dir, logDir), at.index); err != nil {
+	if err := e.openLog(e.fs.PathJoin(dir, logDir), at); err != nil {
 		return &shard.Error{Code: shard.StoreFailed, Reason: "the log in " + e.fs.PathJoin(dir, logDir) + " cannot be opened", Err: err}
 	}
 	if e.snaps, err = openSnapshots(e.fs, e.fs.PathJoin(dir, snapshotDir)); err != nil {
@@ -145,6 +147,11 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	if err := e.becomeReady(ctx); err != nil {
 		return err
+	}
+	if e.found != nil {
+		// What earlier runs logged counts too, or the log would grow over many short runs.
+		e.logged.Store(e.found.Bytes)
+		e.snapshotIfDue()
 	}
 	e.clock.catchUp(e.fsm.at.time)
 	e.queue.open()
@@ -329,8 +336,10 @@ func (e *Engine) Status() engine.Status {
 		SnapshotAt: e.snaps.newestIndex(), LogBytes: e.logged.Load(),
 	}
 	s.InFlight, s.InFlightBytes = e.queue.inFlight()
-	if w := e.warning.Load(); w != nil {
-		s.Warning = *w
+	if e.wal != nil {
+		if low := e.wal.Status().LowSpace; low != nil {
+			s.Warning = "the disk is full: the log goes on until its current file is full: " + low.Error()
+		}
 	}
 	if e.closing.Load() {
 		s.State = engine.Closed
@@ -449,9 +458,6 @@ func (e *Engine) release() error {
 	}
 	if e.log != nil {
 		errs = append(errs, e.log.Close())
-	}
-	if e.stable != nil {
-		errs = append(errs, e.stable.Close())
 	}
 	if e.db != nil {
 		errs = append(errs, e.db.Close())

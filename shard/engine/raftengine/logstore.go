@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/switchyard-dev/switchyard/shard/engine/wal"
 )
 
 // timedLog is the log as Raft sees it: it measures, and ends the engine on an error,
@@ -53,7 +55,7 @@ func (t *timedLog) IsMonotonic() bool { return true }
 
 // fatalStable ends the engine when Raft's term or vote cannot be kept; Raft panics then.
 type fatalStable struct {
-	stableStore
+	raft.StableStore
 	e *Engine
 }
 
@@ -64,9 +66,9 @@ func (f fatalStable) check(err error) error {
 	return err
 }
 
-func (f fatalStable) Set(key, value []byte) error { return f.check(f.stableStore.Set(key, value)) }
+func (f fatalStable) Set(key, value []byte) error { return f.check(f.StableStore.Set(key, value)) }
 func (f fatalStable) SetUint64(key []byte, v uint64) error {
-	return f.check(f.stableStore.SetUint64(key, v))
+	return f.check(f.StableStore.SetUint64(key, v))
 }
 
 // failNow is fail where Raft panics when this returns: OnFatal has some time to end the
@@ -78,21 +80,39 @@ func (e *Engine) failNow(err error) {
 	}
 }
 
-// openLog opens the log and the store of the vote. The log must reach mustHave.
-func (e *Engine) openLog(dir string, mustHave uint64) error {
-	open := e.opts.openLog
-	if open == nil {
-		if !e.opts.Memory {
-			return errors.New("no log on disk yet")
-		}
-		open = func(string, uint64) (logStore, stableStore, error) {
-			return &memLog{}, memStable{raft.NewInmemStore()}, nil
-		}
+// openLog opens the log and the store of the vote. The log must reach the entry at which
+// the rows stand.
+func (e *Engine) openLog(dir string, at position) error {
+	if e.opts.Memory {
+		e.log, e.stable = &timedLog{&memLog{}, e}, raft.NewInmemStore()
+		return nil
 	}
-	log, stable, err := open(dir, mustHave)
+	durability := wal.DurabilityFsync
+	if e.opts.Durability == Interval {
+		durability = wal.DurabilityInterval
+	}
+	log, found, err := wal.Open(dir, wal.Options{
+		SegmentBytes: e.opts.segmentBytes,
+		Durability:   durability,
+		SyncInterval: e.opts.SyncInterval,
+		MustHave:     at.index,
+		FS:           e.opts.logFS,
+		Logger:       e.opts.Logger,
+		OnSync:       func(d time.Duration) { e.metrics.syncTime.observe(d.Seconds()) },
+	})
 	if err != nil {
 		return err
 	}
-	e.log, e.stable = &timedLog{log, e}, stable
+	e.log, e.wal, e.found = &timedLog{log, e}, log, found
+	stable, err := wal.OpenStable(dir, wal.StableOptions{FS: e.opts.logFS, MustExist: found.LastIndex > 0})
+	if err != nil {
+		return err
+	}
+	e.stable = stable
+	if found.TornBytes > 0 {
+		e.opts.Logger.Warn("the log ended in an unfinished write, which was cut off; nothing of it had been acknowledged as durable",
+			"bytes", found.TornBytes, "file", found.TornFile, "offset", found.TornOffset)
+	}
+	e.opts.Logger.Debug("log opened", "first", found.FirstIndex, "last", found.LastIndex, "bytes", found.Bytes, "took", found.Took)
 	return nil
 }

@@ -16,12 +16,6 @@ type logStore interface {
 	Close() error
 }
 
-// stableStore keeps Raft's term and vote.
-type stableStore interface {
-	raft.StableStore
-	Close() error
-}
-
 // memLog is a log in memory. Entries are copied, because the arguments of a command
 // belong to its proposer again once it is done.
 type memLog struct {
@@ -103,8 +97,3 @@ func (m *memLog) IsMonotonic() bool { return true }
 
 func (m *memLog) Sync() error  { return nil }
 func (m *memLog) Close() error { return nil }
-
-// memStable keeps Raft's term and vote in memory.
-type memStable struct{ *raft.InmemStore }
-
-func (memStable) Close() error { return nil }

@@ -22,14 +22,16 @@ type metrics struct {
 	appendTime histogram // storing a batch of entries in the log, sync included
 	appendSize histogram // entries of such a batch
 	commitTime histogram // committing a batch of rows
+	syncTime   histogram // one sync of the log
 }
 
 func newMetrics() *metrics {
 	m := &metrics{}
 	m.appendTime.bounds = []float64{50e-6, 100e-6, 200e-6, 400e-6, 800e-6, 1.6e-3, 3.2e-3, 6.4e-3, 12.8e-3, 25.6e-3, 51.2e-3, .1, .2, .5, 1, 5}
+	m.syncTime.bounds = m.appendTime.bounds
 	m.commitTime.bounds = []float64{2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, .1, 1}
 	m.appendSize.bounds = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}
-	for _, h := range []*histogram{&m.appendTime, &m.commitTime, &m.appendSize} {
+	for _, h := range []*histogram{&m.appendTime, &m.commitTime, &m.appendSize, &m.syncTime} {
 		h.counts = make([]uint64, len(h.bounds)+1)
 	}
 	return m
@@ -107,6 +109,7 @@ var (
 	descAppendTime = desc("log_append_seconds", "Time to store a batch of entries in the log, sync included.")
 	descAppendSize = desc("log_append_entries", "Entries stored in the log at once.")
 	descCommitTime = desc("row_batch_seconds", "Time to make a batch of rows visible.")
+	descSyncTime   = desc("log_sync_seconds", "Time of one sync of the log.")
 	descDisk       = desc("disk_bytes", "Bytes of the tables of the rows.")
 	descMemTable   = desc("memtable_bytes", "Bytes of rows in memory, not flushed yet.")
 	descReadAmp    = desc("read_amplification", "Tables that a read may have to look into.")
@@ -155,6 +158,7 @@ func (e *Engine) Collect(ch chan<- prometheus.Metric) {
 	histo(descAppendTime, &m.appendTime)
 	histo(descAppendSize, &m.appendSize)
 	histo(descCommitTime, &m.commitTime)
+	histo(descSyncTime, &m.syncTime)
 
 	if !e.views.enter() {
 		return

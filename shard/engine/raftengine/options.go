@@ -9,6 +9,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine"
+	"github.com/switchyard-dev/switchyard/shard/engine/wal"
 )
 
 // Durability says when a command counts as logged.
@@ -73,9 +74,11 @@ type Options struct {
 	// Now is the clock that commands are stamped with. Default time.Now.
 	Now func() time.Time
 
-	// fs is Pebble's file system and openLog makes the log; tests inject faults here.
-	fs      vfs.FS
-	openLog func(dir string, mustHave uint64) (logStore, stableStore, error)
+	// fs is Pebble's file system and logFS the log's; tests inject faults here.
+	fs    vfs.FS
+	logFS wal.FS
+	// segmentBytes is the size of the log's files, 0 for its default.
+	segmentBytes int64
 }
 
 // DefaultBucketCount is the number of buckets when none is given.

@@ -12,7 +12,7 @@ import (
 // window is how many proposals are with Raft at once: the capacity of Raft's own
 // queue, so that handing one over never waits. More wait here, which loses nothing,
 // because a full window is one sync anyway.
-const window = 1024
+const window = 256
 
 // proposal is a command on its way.
 type proposal struct {
