@@ -72,15 +72,17 @@ func TestCall_writesAndReads(t *testing.T) {
 			t.Errorf("%v: %q %v %v", mode, v, ok, err)
 		}
 	}
-	err = r.View(ctx, b, CallRO, func(v *storage.View) error {
-		got, ok, err := v.Get(storage.SpaceKV, key)
-		if string(got) != "v" || !ok {
-			t.Errorf("view: %q %v", got, ok)
+	for _, mode := range []Mode{CallRW, CallRO} {
+		err = r.View(ctx, b, mode, func(v *storage.View) error {
+			got, ok, err := v.Get(storage.SpaceKV, key)
+			if string(got) != "v" || !ok {
+				t.Errorf("view: %q %v", got, ok)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
 		}
-		return err
-	})
-	if err != nil {
-		t.Error(err)
 	}
 	if name, err := r.Route(b); err != nil || name != "a" {
 		t.Errorf("Route: %q %v", name, err)
