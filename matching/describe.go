@@ -1,0 +1,48 @@
+package matching
+
+// describeCall tells a partition's condition as its owner sees it.
+type describeCall struct {
+	call
+	counts   stateCounts
+	rangeID  uint64
+	loaded   int
+	waiting  int
+	oldest   int64 // when the next task became ready; 0 for none
+	now      int64
+	rates    [numStats]float64
+	syncRate float64
+	pollers  []pollerInfo
+}
+
+type pollerInfo struct {
+	identity string
+	last     int64
+	waiting  int
+}
+
+// stateCounts are numbers of tasks by what they wait for.
+type stateCounts struct{ ready, delayed, leased, dead int64 }
+
+// queueCounts tells due tasks in memory from those that wait for their time.
+func (c *core) queueCounts() stateCounts {
+	due := int64(c.ready.dueCount() + len(c.fetching))
+	return stateCounts{ready: c.m.counts.fresh + due, delayed: c.m.counts.scheduled - due, leased: c.m.counts.leased, dead: c.m.counts.dead}
+}
+
+func (c *core) describe(d *describeCall) {
+	d.counts = c.queueCounts()
+	d.rangeID = c.m.rangeID
+	d.loaded = c.ready.len()
+	d.waiting = c.pollers.n
+	d.oldest = c.ready.oldest()
+	d.now = c.now
+	for i := range d.rates {
+		d.rates[i] = c.stats.rate(c.now, stat(i))
+	}
+	d.syncRate = c.stats.share(c.now, statSyncMatched, statDispatched)
+	for identity, r := range c.history.by {
+		if r.waiting > 0 || c.now-r.last <= pollerTTL {
+			d.pollers = append(d.pollers, pollerInfo{identity, r.last, r.waiting})
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package matching
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/switchyard-dev/switchyard/shard"
+)
+
+// PartitionID names one partition of a queue. Number 0 is the root.
+type PartitionID struct {
+	Namespace string
+	Queue     string
+	Number    int32
+}
+
+// Key is the partition's sharding key: "namespace:queue:task" for the root, and
+// with "/number" behind it for the others. Names can't contain a colon, so keys
+// never collide.
+func (p PartitionID) Key() string {
+	var b strings.Builder
+	b.Grow(len(p.Namespace) + len(p.Queue) + 12)
+	b.WriteString(p.Namespace)
+	b.WriteByte(':')
+	b.WriteString(p.Queue)
+	b.WriteString(":task")
+	if p.Number != 0 {
+		b.WriteByte('/')
+		b.WriteString(strconv.Itoa(int(p.Number)))
+	}
+	return b.String()
+}
+
+// Hash is the 32-bit hash of the key; it decides the bucket.
+func (p PartitionID) Hash() uint32 { return shard.MPCRC32String(p.Key()) }
+
+func (p PartitionID) String() string {
+	return fmt.Sprintf("%s/%s/%d", p.Namespace, p.Queue, p.Number)
+}
+
+// queueKey is the key of a queue's row; all queues of a namespace lie in the
+// bucket of the namespace, so listing them is one scan.
+func queueKey(namespace, queue string) []byte {
+	b := make([]byte, 0, len(namespace)+1+len(queue))
+	b = append(b, namespace...)
+	b = append(b, 0)
+	return append(b, queue...)
+}
+
+// namespaceHash decides the bucket of a namespace's queue rows.
+func namespaceHash(namespace string) uint32 { return shard.MPCRC32String(namespace) }

@@ -1,0 +1,566 @@
+package matching
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/switchyard-dev/switchyard/shard/storage"
+)
+
+// Spaces of the store that belong to this package. Their numbers are on disk.
+const (
+	spaceQueues   storage.Space = 0x10
+	spaceMeta     storage.Space = 0x11
+	spaceBacklog  storage.Space = 0x12
+	spaceParked   storage.Space = 0x13
+	spaceSchedule storage.Space = 0x14
+	spaceWhen     storage.Space = 0x15
+	spaceLeases   storage.Space = 0x16
+	spaceIDs      storage.Space = 0x17
+	spaceDead     storage.Space = 0x18
+)
+
+// partitionSpaces are the spaces whose keys start with a partition's uid.
+var partitionSpaces = []storage.Space{
+	spaceBacklog, spaceParked, spaceSchedule, spaceWhen, spaceLeases, spaceIDs, spaceDead,
+}
+
+// rowVersion is the version of all row formats here; it is the first byte of
+// every value that is more than a number.
+const rowVersion = 1
+
+// defaultLevel is the backlog level of all tasks until priorities exist.
+const defaultLevel = 3
+
+var errCorruptRow = errors.New("matching: corrupt row")
+
+func corrupt(what string) error { return fmt.Errorf("%w: %s", errCorruptRow, what) }
+
+// taskID is a task's UUID.
+type taskID [16]byte
+
+// location says where a task's body is.
+type location struct {
+	parked bool
+	level  uint8
+}
+
+const parkedFlag = 0x80
+
+func (l location) byte() byte {
+	if l.parked {
+		return parkedFlag
+	}
+	return l.level
+}
+
+func locationOf(b byte) location {
+	if b == parkedFlag {
+		return location{parked: true}
+	}
+	return location{level: b}
+}
+
+// Keys. All integers are big endian, so that byte order is number order.
+
+func appendSeqKey(b []byte, uid, seq uint64) []byte {
+	b = binary.BigEndian.AppendUint64(b, uid)
+	return binary.BigEndian.AppendUint64(b, seq)
+}
+
+func appendBacklogKey(b []byte, uid uint64, level uint8, seq uint64) []byte {
+	b = binary.BigEndian.AppendUint64(b, uid)
+	b = append(b, level)
+	return binary.BigEndian.AppendUint64(b, seq)
+}
+
+func appendScheduleKey(b []byte, uid uint64, at int64, seq uint64) []byte {
+	b = binary.BigEndian.AppendUint64(b, uid)
+	b = binary.BigEndian.AppendUint64(b, uint64(at))
+	return binary.BigEndian.AppendUint64(b, seq)
+}
+
+func appendIDKey(b []byte, uid uint64, id taskID) []byte {
+	b = binary.BigEndian.AppendUint64(b, uid)
+	return append(b, id[:]...)
+}
+
+func (l location) appendBodyKey(b []byte, uid, seq uint64) []byte {
+	if l.parked {
+		return appendSeqKey(b, uid, seq)
+	}
+	return appendBacklogKey(b, uid, l.level, seq)
+}
+
+func (l location) space() storage.Space {
+	if l.parked {
+		return spaceParked
+	}
+	return spaceBacklog
+}
+
+func lastSeq(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-8:]) }
+
+// meta is the row that stands for a partition. The owner rewrites it with every
+// batch, so it is exact.
+type meta struct {
+	uid     uint64
+	rangeID uint64
+	nextSeq uint64
+	// freshFrom: every fresh task has a sequence number of at least this.
+	freshFrom uint64
+	// sweptTo: ids below it have been swept (see core_sweep.go).
+	sweptTo taskID
+	counts  counts
+	// lastAdded keeps the time of adding from running backwards over a restart.
+	lastAdded int64
+}
+
+// counts are numbers of rows.
+type counts struct {
+	fresh     int64 // backlog or parked bodies without a row beside them
+	scheduled int64
+	leased    int64
+	dead      int64
+}
+
+func (m *meta) append(b []byte) []byte {
+	b = append(b, rowVersion)
+	b = binary.BigEndian.AppendUint64(b, m.uid)
+	b = binary.BigEndian.AppendUint64(b, m.rangeID)
+	b = binary.BigEndian.AppendUint64(b, m.nextSeq)
+	b = binary.BigEndian.AppendUint64(b, m.freshFrom)
+	b = append(b, m.sweptTo[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.fresh))
+	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.scheduled))
+	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.leased))
+	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.dead))
+	return binary.BigEndian.AppendUint64(b, uint64(m.lastAdded))
+}
+
+const metaSize = 1 + 4*8 + 16 + 5*8
+
+func (m *meta) decode(b []byte) error {
+	if len(b) != metaSize {
+		return corrupt("partition meta")
+	}
+	if b[0] != rowVersion {
+		return fmt.Errorf("matching: partition meta has version %d, this program knows %d: upgrade it", b[0], rowVersion)
+	}
+	u := func(i int) uint64 { return binary.BigEndian.Uint64(b[i:]) }
+	m.uid, m.rangeID, m.nextSeq, m.freshFrom = u(1), u(9), u(17), u(25)
+	copy(m.sweptTo[:], b[33:49])
+	m.counts = counts{int64(u(49)), int64(u(57)), int64(u(65)), int64(u(73))}
+	m.lastAdded = int64(u(81))
+	return nil
+}
+
+// metaIdentity reads only what fences: uid and range id.
+func metaIdentity(b []byte) (uid, rangeID uint64, ok bool) {
+	if len(b) != metaSize || b[0] != rowVersion {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint64(b[1:]), binary.BigEndian.Uint64(b[9:]), true
+}
+
+// body is a task as it is stored; written once.
+type body struct {
+	id          taskID
+	addedAt     int64
+	runAt       int64 // 0: none
+	expiresAt   int64 // 0: never
+	maxAttempts int32 // 0: the queue's
+	leaseTime   int64 // 0: the queue's
+	retry       *retryPolicy
+	kind        string
+	headers     []header
+	payload     []byte
+}
+
+type header struct{ key, value string }
+
+// retryPolicy has zero where the queue's setting holds, and jitter -1.
+type retryPolicy struct {
+	initial, max       time.Duration
+	multiplier, jitter float64
+}
+
+const (
+	bodyRunAt = 1 << iota
+	bodyExpires
+	bodyMaxAttempts
+	bodyLeaseTime
+	bodyRetry
+	bodyHeaders
+)
+
+// append adds the stored form. Fixed fields lead so that the few that matching
+// looks at are read without decoding the rest.
+func (t *body) append(b []byte) []byte {
+	var flags byte
+	set := func(f byte, on bool) {
+		if on {
+			flags |= f
+		}
+	}
+	set(bodyRunAt, t.runAt != 0)
+	set(bodyExpires, t.expiresAt != 0)
+	set(bodyMaxAttempts, t.maxAttempts != 0)
+	set(bodyLeaseTime, t.leaseTime != 0)
+	set(bodyRetry, t.retry != nil)
+	set(bodyHeaders, len(t.headers) > 0)
+	b = append(b, rowVersion, flags)
+	b = append(b, t.id[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(t.addedAt))
+	if t.expiresAt != 0 {
+		b = binary.BigEndian.AppendUint64(b, uint64(t.expiresAt))
+	}
+	if t.runAt != 0 {
+		b = binary.BigEndian.AppendUint64(b, uint64(t.runAt))
+	}
+	if t.maxAttempts != 0 {
+		b = binary.AppendUvarint(b, uint64(t.maxAttempts))
+	}
+	if t.leaseTime != 0 {
+		b = binary.AppendUvarint(b, uint64(t.leaseTime))
+	}
+	if r := t.retry; r != nil {
+		b = binary.AppendUvarint(b, uint64(r.initial))
+		b = binary.AppendUvarint(b, uint64(r.max))
+		b = binary.BigEndian.AppendUint64(b, math.Float64bits(r.multiplier))
+		b = binary.BigEndian.AppendUint64(b, math.Float64bits(r.jitter))
+	}
+	b = appendString(b, t.kind)
+	if len(t.headers) > 0 {
+		b = binary.AppendUvarint(b, uint64(len(t.headers)))
+		for _, h := range t.headers {
+			b = appendString(b, h.key)
+			b = appendString(b, h.value)
+		}
+	}
+	return append(b, t.payload...)
+}
+
+func (t *body) size() int {
+	n := 2 + 16 + 8 + 8 + 8 + 5 + 10 + 36 + 5 + len(t.kind) + len(t.payload)
+	for _, h := range t.headers {
+		n += 10 + len(h.key) + len(h.value)
+	}
+	return n
+}
+
+// bodyID and bodyExpiresAt read one field of a stored body.
+
+func bodyID(b []byte) (id taskID, err error) {
+	if len(b) < 26 || b[0] != rowVersion {
+		return id, corrupt("task body")
+	}
+	copy(id[:], b[2:18])
+	return id, nil
+}
+
+func bodyAddedAt(b []byte) int64 { return int64(binary.BigEndian.Uint64(b[18:])) }
+
+func setBodyAddedAt(b []byte, t int64) { binary.BigEndian.PutUint64(b[18:], uint64(t)) }
+
+func bodyExpiresAt(b []byte) int64 {
+	if b[1]&bodyExpires == 0 || len(b) < 34 {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(b[26:]))
+}
+
+// decode fills t; payload aliases b.
+func (t *body) decode(b []byte) error {
+	*t = body{}
+	if len(b) < 2 || b[0] != rowVersion {
+		return corrupt("task body")
+	}
+	flags := b[1]
+	r := reader{b: b[2:]}
+	copy(t.id[:], r.bytes(16))
+	t.addedAt = int64(r.u64())
+	if flags&bodyExpires != 0 {
+		t.expiresAt = int64(r.u64())
+	}
+	if flags&bodyRunAt != 0 {
+		t.runAt = int64(r.u64())
+	}
+	if flags&bodyMaxAttempts != 0 {
+		t.maxAttempts = int32(r.uvarint())
+	}
+	if flags&bodyLeaseTime != 0 {
+		t.leaseTime = int64(r.uvarint())
+	}
+	if flags&bodyRetry != 0 {
+		t.retry = &retryPolicy{initial: time.Duration(r.uvarint()), max: time.Duration(r.uvarint())}
+		t.retry.multiplier = math.Float64frombits(r.u64())
+		t.retry.jitter = math.Float64frombits(r.u64())
+	}
+	t.kind = r.str()
+	if flags&bodyHeaders != 0 {
+		n := r.uvarint()
+		if n > uint64(len(r.b)) {
+			return corrupt("task body headers")
+		}
+		t.headers = make([]header, n)
+		for i := range t.headers {
+			t.headers[i] = header{r.str(), r.str()}
+		}
+	}
+	if r.bad {
+		return corrupt("task body")
+	}
+	t.payload = r.b
+	return nil
+}
+
+// lease is a row of the space leases.
+type lease struct {
+	attempt  int32
+	deadline int64
+	// duration is what an extension without a time of its own adds.
+	duration int64
+	// readyAt is the task's place in line, kept for a release.
+	readyAt int64
+	// nonce tells this lease from every other lease of the task.
+	nonce     uint64
+	id        taskID
+	addedAt   int64
+	loc       location
+	identity  string
+	lastError string
+	policy    attemptPolicy
+}
+
+// attemptPolicy is what a failure needs to know of a task without its body.
+type attemptPolicy struct {
+	maxAttempts int32
+	retry       *retryPolicy
+}
+
+func (p *attemptPolicy) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(p.maxAttempts))
+	if p.retry == nil {
+		return append(b, 0)
+	}
+	b = append(b, 1)
+	b = binary.AppendUvarint(b, uint64(p.retry.initial))
+	b = binary.AppendUvarint(b, uint64(p.retry.max))
+	b = binary.BigEndian.AppendUint64(b, math.Float64bits(p.retry.multiplier))
+	return binary.BigEndian.AppendUint64(b, math.Float64bits(p.retry.jitter))
+}
+
+func (p *attemptPolicy) read(r *reader) {
+	p.maxAttempts = int32(r.uvarint())
+	if r.byte() == 0 {
+		return
+	}
+	p.retry = &retryPolicy{initial: time.Duration(r.uvarint()), max: time.Duration(r.uvarint())}
+	p.retry.multiplier = math.Float64frombits(r.u64())
+	p.retry.jitter = math.Float64frombits(r.u64())
+}
+
+func (l *lease) append(b []byte) []byte {
+	b = append(b, rowVersion, l.loc.byte())
+	b = append(b, l.id[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(l.addedAt))
+	b = binary.BigEndian.AppendUint64(b, uint64(l.deadline))
+	b = binary.BigEndian.AppendUint64(b, uint64(l.readyAt))
+	b = binary.BigEndian.AppendUint64(b, l.nonce)
+	b = binary.AppendUvarint(b, uint64(l.duration))
+	b = binary.AppendUvarint(b, uint64(l.attempt))
+	b = l.policy.append(b)
+	b = appendString(b, l.identity)
+	return appendString(b, l.lastError)
+}
+
+func (l *lease) decode(b []byte) error {
+	*l = lease{}
+	r := reader{b: b}
+	if r.byte() != rowVersion {
+		return corrupt("lease")
+	}
+	l.loc = locationOf(r.byte())
+	copy(l.id[:], r.bytes(16))
+	l.addedAt = int64(r.u64())
+	l.deadline = int64(r.u64())
+	l.readyAt = int64(r.u64())
+	l.nonce = r.u64()
+	l.duration = int64(r.uvarint())
+	l.attempt = int32(r.uvarint())
+	l.policy.read(&r)
+	l.identity = r.str()
+	l.lastError = r.str()
+	return r.end("lease")
+}
+
+// scheduled is a row of the space schedule.
+type scheduled struct {
+	attempt   int32 // attempts so far
+	loc       location
+	lastError string
+}
+
+func (s *scheduled) append(b []byte) []byte {
+	b = append(b, rowVersion, s.loc.byte())
+	b = binary.AppendUvarint(b, uint64(s.attempt))
+	return appendString(b, s.lastError)
+}
+
+func (s *scheduled) decode(b []byte) error {
+	*s = scheduled{}
+	r := reader{b: b}
+	if r.byte() != rowVersion {
+		return corrupt("schedule")
+	}
+	s.loc = locationOf(r.byte())
+	s.attempt = int32(r.uvarint())
+	s.lastError = r.str()
+	return r.end("schedule")
+}
+
+// deadRow is a row of the space dead.
+type deadRow struct {
+	attempt   int32
+	loc       location
+	deadAt    int64
+	lastError string
+}
+
+func (d *deadRow) append(b []byte) []byte {
+	b = append(b, rowVersion, d.loc.byte())
+	b = binary.BigEndian.AppendUint64(b, uint64(d.deadAt))
+	b = binary.AppendUvarint(b, uint64(d.attempt))
+	return appendString(b, d.lastError)
+}
+
+func (d *deadRow) decode(b []byte) error {
+	*d = deadRow{}
+	r := reader{b: b}
+	if r.byte() != rowVersion {
+		return corrupt("dead task")
+	}
+	d.loc = locationOf(r.byte())
+	d.deadAt = int64(r.u64())
+	d.attempt = int32(r.uvarint())
+	d.lastError = r.str()
+	return r.end("dead task")
+}
+
+// ending says how a task ended. A row of ids says endingNone until something
+// else than completion ends the task; a task without a body was completed then.
+type ending uint8
+
+const (
+	endingNone ending = iota
+	endingCancelled
+	endingExpired
+)
+
+// idRow is a row of the space ids.
+type idRow struct {
+	seq     uint64
+	addedAt int64
+	loc     location
+	ending  ending
+}
+
+const idRowSize = 1 + 8 + 8 + 1 + 1
+
+func (i *idRow) append(b []byte) []byte {
+	b = append(b, rowVersion)
+	b = binary.BigEndian.AppendUint64(b, i.seq)
+	b = binary.BigEndian.AppendUint64(b, uint64(i.addedAt))
+	return append(b, i.loc.byte(), byte(i.ending))
+}
+
+func (i *idRow) decode(b []byte) error {
+	if len(b) != idRowSize || b[0] != rowVersion {
+		return corrupt("task id")
+	}
+	i.seq = binary.BigEndian.Uint64(b[1:])
+	i.addedAt = int64(binary.BigEndian.Uint64(b[9:]))
+	i.loc = locationOf(b[17])
+	i.ending = ending(b[18])
+	return nil
+}
+
+func appendString(b []byte, s string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(s)))
+	return append(b, s...)
+}
+
+// reader decodes a row; it turns bad at the first shortfall and stays so.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) bytes(n int) []byte {
+	if r.bad || n < 0 || len(r.b) < n {
+		r.bad = true
+		return nil
+	}
+	v := r.b[:n]
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) byte() byte {
+	if v := r.bytes(1); v != nil {
+		return v[0]
+	}
+	return 0
+}
+
+func (r *reader) u64() uint64 {
+	if v := r.bytes(8); v != nil {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
+}
+
+func (r *reader) u32() uint32 {
+	if v := r.bytes(4); v != nil {
+		return binary.BigEndian.Uint32(v)
+	}
+	return 0
+}
+
+func (r *reader) u16() uint16 {
+	if v := r.bytes(2); v != nil {
+		return binary.BigEndian.Uint16(v)
+	}
+	return 0
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if r.bad || n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) str() string {
+	n := r.uvarint()
+	if n > uint64(len(r.b)) {
+		r.bad = true
+		return ""
+	}
+	return string(r.bytes(int(n)))
+}
+
+// end reports a row that is too short or has bytes left over.
+func (r *reader) end(what string) error {
+	if r.bad || len(r.b) != 0 {
+		return corrupt(what)
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package matching
+
+import "time"
+
+type stat uint8
+
+const (
+	statAdded stat = iota
+	statDispatched
+	statSyncMatched
+	statCompleted
+	statFailed
+	statDead
+	statExpired
+	statLeaseExpired
+	numStats
+)
+
+const (
+	statBucket  = int64(5 * time.Second)
+	statBuckets = 6
+)
+
+// stats counts events: since the start for metrics, and over the last 30 s, in
+// buckets of 5 s, for rates.
+type stats struct {
+	started int64
+	total   [numStats]int64
+	sent    [numStats]int64 // what metrics were told
+	buckets [statBuckets][numStats]int64
+	current int64 // number of the newest bucket
+}
+
+func (s *stats) init(now int64) {
+	s.started = now
+	s.current = now / statBucket
+}
+
+func (s *stats) count(now int64, what stat, n int) {
+	if n == 0 {
+		return
+	}
+	s.turn(now)
+	s.total[what] += int64(n)
+	s.buckets[s.current%statBuckets][what] += int64(n)
+}
+
+// turn clears the buckets between the last event and now.
+func (s *stats) turn(now int64) {
+	for n := now / statBucket; s.current < n; {
+		if n-s.current > statBuckets {
+			s.current = n - statBuckets
+		}
+		s.current++
+		s.buckets[s.current%statBuckets] = [numStats]int64{}
+	}
+}
+
+// rate is events per second over the last 30 s, or since the start.
+func (s *stats) rate(now int64, what stat) float64 {
+	s.turn(now)
+	var n int64
+	for i := range s.buckets {
+		n += s.buckets[i][what]
+	}
+	// The newest bucket is not full yet.
+	window := int64(statBuckets-1)*statBucket + now%statBucket
+	window = max(min(window, now-s.started), int64(time.Second))
+	return float64(n) / (float64(window) / 1e9)
+}
+
+// share is the part of b's events over the last 30 s that a's are.
+func (s *stats) share(now int64, a, b stat) float64 {
+	if d := s.rate(now, b); d > 0 {
+		return min(s.rate(now, a)/d, 1)
+	}
+	return 0
+}
+
+// pollerHistory remembers who polled.
+type pollerHistory struct {
+	limit int
+	by    map[string]*pollerRecord
+}
+
+type pollerRecord struct {
+	last    int64
+	waiting int
+}
+
+func (h *pollerHistory) init(limit int) {
+	h.limit = limit
+	h.by = map[string]*pollerRecord{}
+}
+
+func (h *pollerHistory) began(identity string, now int64) {
+	r := h.by[identity]
+	if r == nil {
+		if len(h.by) >= h.limit {
+			h.prune(now)
+			if len(h.by) >= h.limit {
+				return
+			}
+		}
+		r = &pollerRecord{}
+		h.by[identity] = r
+	}
+	r.last = now
+	r.waiting++
+}
+
+func (h *pollerHistory) ended(identity string, now int64) {
+	if r := h.by[identity]; r != nil && r.waiting > 0 {
+		r.last = now
+		r.waiting--
+	}
+}
+
+func (h *pollerHistory) prune(now int64) {
+	for id, r := range h.by {
+		if r.waiting == 0 && now-r.last > pollerTTL {
+			delete(h.by, id)
+		}
+	}
+}
