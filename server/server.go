@@ -48,6 +48,7 @@ type Server struct {
 	http     *http.Server
 	listener net.Listener
 
+	red      bool // the store took no calls at the last look
 	stopping atomic.Bool
 	started  atomic.Bool
 	close    func() error // closes the core and the listener, once
@@ -142,8 +143,9 @@ func (s *Server) Close() error {
 
 // Run serves until ctx is done or serving fails, then stops: it accepts no more
 // connections, ends waiting polls, lets calls in progress finish, hands back
-// leases that were not delivered, and flushes and closes the store, all within
-// shutdown_timeout. It returns nil after a clean stop. It may be called once.
+// leases that were not delivered, and flushes and closes the store. Calls in
+// progress get shutdown_timeout and are cut off then; the store gets as long
+// again. It returns nil after a clean stop. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return errors.New("server: it was run or closed before")
@@ -175,6 +177,14 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) look() {
 	err := s.core.Status()
 	s.frontend.SetUnavailable(err)
+	if red := err != nil; red != s.red {
+		s.red = red
+		if red {
+			s.logger.Error("the node takes no calls", "err", err)
+		} else {
+			s.logger.Info("the node takes calls again")
+		}
+	}
 	state := healthpb.HealthCheckResponse_SERVING
 	if err != nil {
 		state = healthpb.HealthCheckResponse_NOT_SERVING
