@@ -202,17 +202,16 @@ func (s *sharer[T]) board() (batch []T, tasks int) {
 	return batch, tasks
 }
 
-// How long await goes on when nobody comes back any more.
-const patience = 20 * time.Microsecond
-
 // await lets the goroutines that were woken by results come back with their next
 // items, until the given number waits. Without it most of them would just miss
 // the next request, and two groups of callers would take turns with the half of
 // the throughput. It does not sleep, it only steps back for goroutines that are
-// ready to run; it gives up when nobody came for a moment, and after a fraction
-// of what the last request took in any case. Called with mu held.
+// ready to run. It gives up when nobody came for a moment, and after a quarter of
+// what the last request took in any case: then waiting costs more than it can
+// bring. Called with mu held.
 func (s *sharer[T]) await(want int, took time.Duration) {
 	limit := min(took/4, 500*time.Microsecond)
+	patience := min(max(took/16, 20*time.Microsecond), limit)
 	start := time.Now()
 	last, seen := start, len(s.waiting)
 	for len(s.waiting) < want {
