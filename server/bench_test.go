@@ -2,7 +2,7 @@ package server
 
 import (
 	"context"
-	"strconv"
+	"fmt"
 	"sync"
 	"testing"
 
@@ -20,36 +20,55 @@ func (sinkCore) AddTasks(_ context.Context, req *v1.AddTasksRequest) (*v1.AddTas
 	return resp, nil
 }
 
-// BenchmarkAdd measures what the wire and the frontend cost, from a client in
-// the same process and with nothing behind the frontend.
+// BenchmarkAdd measures adding over the wire from a client in the same process:
+// with nothing behind the frontend, which is what the wire and the frontend cost,
+// and with a whole node on disk.
 func BenchmarkAdd(b *testing.B) {
-	for _, c := range []struct{ callers, tasks int }{{1, 1}, {64, 1}, {1, 1000}} {
-		b.Run("callers="+strconv.Itoa(c.callers)+"/tasks="+strconv.Itoa(c.tasks), func(b *testing.B) {
-			s := start(b, sinkCore{newTinyCore()}, nil)
-			client := v1.NewTaskServiceClient(connect(b, s))
-			req := &v1.AddTasksRequest{Queue: "q"}
-			for range c.tasks {
-				req.Tasks = append(req.Tasks, &v1.TaskSpec{Id: "01968d5c-1f2a-7b3c-8d4e-5f6a7b8c9d0e", Kind: "k", Payload: make([]byte, 256)})
-			}
-			b.ReportAllocs()
-			b.ResetTimer()
-			var wg sync.WaitGroup
-			for i := range c.callers {
-				n := b.N / c.callers
-				if i < b.N%c.callers {
-					n++
+	for _, behind := range []string{"nothing", "node"} {
+		for _, c := range []struct{ callers, tasks int }{{1, 1}, {64, 1}, {1, 1000}} {
+			b.Run(fmt.Sprintf("behind=%s/callers=%d/tasks=%d", behind, c.callers, c.tasks), func(b *testing.B) {
+				var s *Server
+				var stop func() error
+				if behind == "node" {
+					s, stop = startReal(b, nil)
+				} else {
+					s, stop = startUntil(b, sinkCore{newTinyCore()}, nil)
 				}
-				wg.Go(func() {
-					for range n {
-						if _, err := client.AddTasks(context.Background(), req); err != nil {
-							b.Error(err)
-							return
-						}
+				defer func() {
+					if err := stop(); err != nil {
+						b.Error(err)
 					}
-				})
+				}()
+				benchmarkAdd(b, s, c.callers, c.tasks)
+			})
+		}
+	}
+}
+
+func benchmarkAdd(b *testing.B, s *Server, callers, tasks int) {
+	client := v1.NewTaskServiceClient(connect(b, s))
+	b.ReportAllocs()
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for i := range callers {
+		n := b.N / callers
+		if i < b.N%callers {
+			n++
+		}
+		wg.Go(func() {
+			req := &v1.AddTasksRequest{Queue: "q"} // without ids: the server makes them
+			for range tasks {
+				req.Tasks = append(req.Tasks, &v1.TaskSpec{Kind: "k", Payload: make([]byte, 256)})
 			}
-			wg.Wait()
-			b.ReportMetric(float64(b.N*c.tasks)/b.Elapsed().Seconds(), "tasks/s")
+			for range n {
+				if _, err := client.AddTasks(context.Background(), req); err != nil {
+					b.Error(err)
+					return
+				}
+			}
 		})
 	}
+	wg.Wait()
+	b.ReportMetric(float64(b.N*tasks)/b.Elapsed().Seconds(), "tasks/s")
+	b.StopTimer()
 }
