@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 )
 
 // Report says what is in a log's folder. It can be shown as JSON.
@@ -151,11 +152,29 @@ func Repair(dir string, fs FS) (*Repaired, error) {
 }
 
 func moveBad(fs FS, path string, out *Repaired) error {
-	if err := fs.Rename(path, path+extBad); err != nil {
+	bad, err := badName(fs, path)
+	if err != nil {
 		return err
 	}
-	out.Moved = append(out.Moved, path+extBad)
+	if err := fs.Rename(path, bad); err != nil {
+		return err
+	}
+	out.Moved = append(out.Moved, bad)
 	return nil
+}
+
+// badName returns a name for what is cut off, unlike those of earlier repairs.
+func badName(fs FS, path string) (string, error) {
+	files, err := fs.List(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	for n := 1; ; n++ {
+		name := fmt.Sprintf("%s.%d%s", path, n, extBad)
+		if !slices.ContainsFunc(files, func(f FileInfo) bool { return f.Name == filepath.Base(name) }) {
+			return name, nil
+		}
+	}
 }
 
 // cutBad copies what follows the last readable frame to a file of its own and overwrites it with zeros.
@@ -169,7 +188,10 @@ func cutBad(fs FS, s *scanned, out *Repaired) error {
 	if err != nil {
 		return err
 	}
-	bad := fmt.Sprintf("%s.%d%s", s.path, s.end, extBad)
+	bad, err := badName(fs, s.path)
+	if err != nil {
+		return err
+	}
 	g, err := fs.Create(bad)
 	if err != nil {
 		return err

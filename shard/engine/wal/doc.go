@@ -29,7 +29,8 @@
 //
 //   - A frame that can be read, anywhere behind it, says that frames up to k or more were durable, or a later segment was
 //     begun, or MustHave asks for an entry that is not there: acknowledged entries are damaged. Open returns a
-//     CorruptionError and changes nothing. A missing or shortened file is the same.
+//     CorruptionError and changes nothing. A missing or shortened file is the same, except that only MustHave can tell
+//     that the newest file is missing.
 //   - Nothing says so: it is a write that was not finished when the power went or the process ended. Its remains are
 //     overwritten with zeros, and the Recovery says so.
 //

@@ -36,7 +36,6 @@ type File interface {
 	io.WriterAt
 	io.Closer
 	Sync() error
-	Truncate(size int64) error
 	Size() (int64, error)
 }
 

@@ -1,6 +1,9 @@
 package wal
 
-import "sort"
+import (
+	"math"
+	"sort"
+)
 
 // indexGap is the distance in bytes between the frames that a sparse index keeps.
 const indexGap = 4096
@@ -53,11 +56,16 @@ func (x *sparseIndex) trim(b bounds) {
 	x.pos = x.pos[:n]
 }
 
-// find returns the kept frame from which index is found by walking forward.
-func (x *sparseIndex) find(index uint64) (position, bool) {
+// find returns the kept frame from which index is found by walking forward, and the index of the next kept frame: entries
+// from there on that are met on the way were deleted.
+func (x *sparseIndex) find(index uint64) (p position, until uint64, ok bool) {
 	i := sort.Search(len(x.pos), func(i int) bool { return x.pos[i].index > index })
 	if i == 0 {
-		return position{}, false
+		return position{}, 0, false
 	}
-	return x.pos[i-1], true
+	until = math.MaxUint64
+	if i < len(x.pos) {
+		until = x.pos[i].index
+	}
+	return x.pos[i-1], until, true
 }

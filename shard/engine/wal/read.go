@@ -19,7 +19,7 @@ type readCache struct {
 	off   int64 // of the frame
 	frame []byte
 	first uint64 // its first index
-	count uint64
+	count uint64 // of its entries that were not deleted since
 	at    uint64 // the entry that rest begins with
 	rest  []byte
 }
@@ -34,11 +34,12 @@ func (l *Log) GetLog(index uint64, out *raft.Log) error {
 		l.mu.RUnlock()
 		return raft.ErrLogNotFound
 	}
-	p, ok := l.index.find(index)
+	p, until, ok := l.index.find(index)
 	if !ok {
 		l.mu.RUnlock()
 		return fmt.Errorf("write-ahead log: no place is known for index %d", index)
 	}
+	until = min(until, l.bounds.last+1)
 	seg := l.segs[p.seg-l.segs[0].seq]
 	limit, epoch := seg.visible, l.epoch
 	seg.refs.Add(1)
@@ -49,7 +50,7 @@ func (l *Log) GetLog(index uint64, out *raft.Log) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.seg != seg || c.epoch != epoch || index < c.first || index-c.first >= c.count {
-		if err := c.load(seg, epoch, p, limit, index); err != nil {
+		if err := c.load(seg, epoch, p, until, limit, index); err != nil {
 			l.opt.Logger.Error("an entry of the write-ahead log cannot be read", "index", index, "error", err)
 			return err
 		}
@@ -59,7 +60,7 @@ func (l *Log) GetLog(index uint64, out *raft.Log) error {
 }
 
 // load makes the frame that holds index the current one.
-func (c *readCache) load(seg *segment, epoch uint64, p position, limit int64, index uint64) error {
+func (c *readCache) load(seg *segment, epoch uint64, p position, until uint64, limit int64, index uint64) error {
 	off := p.off
 	if c.seg == seg && c.epoch == epoch {
 		if c.first >= p.index && c.first+c.count <= index {
@@ -89,7 +90,8 @@ func (c *readCache) load(seg *segment, epoch uint64, p position, limit int64, in
 		if checksum(b, seg.seq, off) != h.crc {
 			return &CorruptionError{File: seg.path, Offset: off, NextIndex: h.first, LastIndex: h.first + uint64(h.count) - 1, Detail: "the frame here was readable before"}
 		}
-		c.seg, c.epoch, c.off, c.frame, c.first, c.count = seg, epoch, off, b, h.first, uint64(h.count)
+		c.seg, c.epoch, c.off, c.frame, c.first = seg, epoch, off, b, h.first
+		c.count = min(uint64(h.count), until-h.first)
 		c.at, c.rest = h.first, b[frameHeaderSize:frameHeaderSize+int64(h.body)]
 		return nil
 	}

@@ -178,7 +178,7 @@ func scanChain(dir string, files *segmentFiles, open openFunc) (*chain, error) {
 	for i, s := range segs {
 		f, err := open(s.path)
 		if err != nil {
-			return nil, fmt.Errorf("write-ahead log: cannot open a segment: %w", err)
+			return nil, fmt.Errorf("write-ahead log: cannot open %s: %w", s.path, err)
 		}
 		err = c.scan(s, f, !started)
 		if cerr := f.Close(); err == nil {
@@ -285,7 +285,7 @@ func beganLater(segs []*scanned, lastSeq uint64, open openFunc) (*scanned, error
 	for _, s := range segs {
 		f, err := open(s.path)
 		if err != nil {
-			return nil, fmt.Errorf("write-ahead log: cannot open a segment: %w", err)
+			return nil, fmt.Errorf("write-ahead log: cannot open %s: %w", s.path, err)
 		}
 		probe := &chain{lastSeq: lastSeq}
 		err = probe.scan(s, f, false)
@@ -316,8 +316,9 @@ func (c *chain) scan(s *scanned, f File, first bool) error {
 	if errors.Is(s.headerErr, errNewVersion) {
 		return s.headerErr
 	}
-	if s.headerErr == nil && uint64(s.size) < s.header.size {
-		c.corrupt(s, s.size, fmt.Sprintf("the file has %d of its %d bytes", s.size, s.header.size))
+	// A file has its full length before it becomes a segment.
+	if s.size < MinSegmentBytes || s.headerErr == nil && uint64(s.size) < s.header.size {
+		c.corrupt(s, s.size, fmt.Sprintf("the file was cut short: it has %d bytes", s.size))
 		return nil
 	}
 	if s.headerErr != nil {
