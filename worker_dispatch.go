@@ -217,27 +217,32 @@ func (d *dispatch) deliver(reserved int, jobs []Job, now time.Time) bool {
 // setPace looks at how fast tasks were worked off lately and sets how many may
 // wait: twice what is worked off in a round trip, so that the next answer
 // arrives while half of them are left. Slow handlers come out at none.
+//
+// It measures over some rounds of all handlers, since they often end together,
+// or half a second.
 func (d *dispatch) setPace(now time.Time) {
 	if d.fixed || d.maxPrefetch == 0 {
 		return
 	}
-	if d.paceAt.IsZero() {
-		d.paceAt, d.paceCount = now, d.finished
+	passed, count := now.Sub(d.paceAt), d.finished-d.paceCount
+	enough := count >= int64(4*d.concurrency) && passed >= time.Millisecond
+	if !enough && passed < paceTime {
 		return
 	}
-	passed := now.Sub(d.paceAt)
-	if passed < 5*time.Millisecond {
-		return
+	if !d.paceAt.IsZero() {
+		rate := float64(count) / passed.Seconds()
+		if rate > d.rate {
+			d.rate = rate // up at once, down with time
+		} else {
+			d.rate += (rate - d.rate) * -math.Expm1(-passed.Seconds()/paceTime.Seconds())
+		}
+		d.prefetch = min(int(2*d.rate*d.roundTrip+0.5), d.maxPrefetch)
 	}
-	rate := float64(d.finished-d.paceCount) / passed.Seconds()
 	d.paceAt, d.paceCount = now, d.finished
-	if rate > d.rate {
-		d.rate = rate // up at once, down slowly
-	} else {
-		d.rate += (rate - d.rate) * -math.Expm1(-passed.Seconds()/0.5)
-	}
-	d.prefetch = min(int(2*d.rate*d.roundTrip+0.5), d.maxPrefetch)
 }
+
+// paceTime is how long it takes until the pace is known to be lower.
+const paceTime = 500 * time.Millisecond
 
 // observe is told how long a request took that waited for nothing.
 func (d *dispatch) observe(took time.Duration) {
