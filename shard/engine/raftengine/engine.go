@@ -110,7 +110,7 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.fs == nil {
 		e.fs = vfs.Default
 	}
-	if err := e.fs.MkdirAll(dir, 0o755); err != nil {
+	if err := makeDir(e.fs, dir); err != nil {
 		return badFolder(dir, "it cannot be made: %v", err)
 	}
 	var err error
@@ -132,6 +132,10 @@ func (e *Engine) open(ctx context.Context) error {
 		return &shard.Error{Code: shard.StoreFailed, Reason: "the log in " + e.fs.PathJoin(dir, logDir) + " cannot be opened", Err: err}
 	}
 	if e.snaps, err = openSnapshots(e.fs, e.fs.PathJoin(dir, snapshotDir)); err != nil {
+		return &shard.Error{Code: shard.StoreFailed, Err: err}
+	}
+	// The folders inside are there for good before anything in them counts.
+	if err := syncDir(e.fs, dir); err != nil {
 		return &shard.Error{Code: shard.StoreFailed, Err: err}
 	}
 	e.clock.last = at.time
@@ -321,7 +325,9 @@ func (e *Engine) View(ctx context.Context, fn func(engine.Reader) error) error {
 	snap := e.db.NewSnapshot()
 	r := reader{src: snap}
 	err := fn(&r)
-	err = errors.Join(err, r.release(), snap.Close())
+	if closeErr := errors.Join(r.release(), snap.Close()); err == nil {
+		err = closeErr
+	}
 	if err != nil && pebble.IsCorruptionError(err) {
 		e.fail(fmt.Errorf("rows: %w", err))
 		return e.failure()

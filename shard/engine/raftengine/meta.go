@@ -126,6 +126,23 @@ func writeFile(fsys vfs.FS, dir, name string, data []byte) (err error) {
 	return err
 }
 
+// makeDir makes a folder and the missing ones above it, for good.
+func makeDir(fsys vfs.FS, dir string) error {
+	if info, err := fsys.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	}
+	parent := fsys.PathDir(dir)
+	if parent != dir {
+		if err := makeDir(fsys, parent); err != nil {
+			return err
+		}
+	}
+	if err := fsys.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return syncDir(fsys, parent)
+}
+
 func syncDir(fsys vfs.FS, dir string) error {
 	d, err := fsys.OpenDir(dir)
 	if err != nil {
