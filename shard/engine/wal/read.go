@@ -7,8 +7,11 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// readAhead is how much GetLog reads at once, within a frame's neighbourhood.
-const readAhead = 64 << 10
+// readOnce and readAhead are how much GetLog reads at once for an entry anywhere, and for one that follows the last.
+const (
+	readOnce  = 2 * indexGap
+	readAhead = 64 << 10
+)
 
 // readCache holds the frame that was read last and where in it: entries are mostly read one after the other.
 type readCache struct {
@@ -62,14 +65,15 @@ func (l *Log) GetLog(index uint64, out *raft.Log) error {
 // load makes the frame that holds index the current one.
 func (c *readCache) load(seg *segment, epoch uint64, p position, until uint64, limit int64, index uint64) error {
 	off := p.off
+	chunk := readOnce
 	if c.seg == seg && c.epoch == epoch {
 		if c.first >= p.index && c.first+c.count <= index {
-			off = c.off + int64(len(c.frame))
+			off, chunk = c.off+int64(len(c.frame)), readAhead
 		}
 	} else if c.win.f != seg.f {
-		c.win = window{f: seg.f, buf: c.win.buf[:0], chunk: readAhead}
+		c.win = window{f: seg.f, buf: c.win.buf[:0]}
 	}
-	c.win.size = limit
+	c.win.size, c.win.chunk = limit, chunk
 	c.seg = nil
 	var h frameHeader
 	for off+frameHeaderSize <= limit {
