@@ -202,6 +202,7 @@ func (c *core) newBatch() *batch {
 		b = &batch{}
 	}
 	b.ops = 0
+	b.ended = b.ended[:0]
 	c.batches++
 	b.number = c.batches
 	b.begin(c.hash, c.m.uid, c.m.rangeID, c.key)
@@ -212,6 +213,7 @@ func (c *core) newBatch() *batch {
 // when it is taken.
 func (c *core) closeBatch(b *batch) {
 	c.m.freshFrom = c.freshFrom()
+	c.noteEnded(b)
 	b.seal(&c.m)
 	c.pendingBytes += len(b.args)
 }

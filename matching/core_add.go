@@ -103,9 +103,6 @@ func (c *core) addOne(it *addItem) {
 	setBodyAddedAt(it.body, it.addedAt)
 	b.putID(c.m.uid, it.id, &idRow{seq: seq, addedAt: it.addedAt, loc: loc})
 	c.ids.add(it.id, it.addedAt)
-	if earlier(it.id, c.m.sweptTo) {
-		c.m.sweptTo = it.id // an id of the past: sweep from there again
-	}
 	if delayed {
 		u := &upcomingTask{at: it.runAt, seq: seq, batch: b.number, scheduled: scheduled{loc: loc}}
 		b.putSchedule(c.m.uid, u.at, seq, &u.scheduled)

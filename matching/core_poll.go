@@ -1,6 +1,9 @@
 package matching
 
-import "time"
+import (
+	"encoding/binary"
+	"time"
+)
 
 // pollCall leases tasks.
 type pollCall struct {
@@ -206,13 +209,17 @@ func (c *core) expire(t *task) {
 	c.stats.count(c.now, statExpired, 1)
 }
 
-// erase removes a task's body, and its id when that need not be known any more.
+// erase removes a task's body. Its id stays known for a while, unless the task is
+// old already.
 func (c *core) erase(b *batch, seq uint64, id taskID, addedAt int64, loc location, how ending) {
 	b.deleteBody(loc, c.m.uid, seq)
-	switch {
-	case c.now-addedAt >= dedupWindow:
+	if c.now-addedAt >= dedupWindow {
 		b.deleteID(c.m.uid, id)
-	case how != endingNone:
+		return
+	}
+	b.ended = append(b.ended, id[:]...)
+	b.ended = binary.BigEndian.AppendUint64(b.ended, seq)
+	if how != endingNone {
 		b.putID(c.m.uid, id, &idRow{seq: seq, addedAt: addedAt, loc: loc, ending: how})
 	}
 }

@@ -1,23 +1,39 @@
 package matching
 
-// The row of an id outlives its task until 10 minutes have passed since the task
-// was added. The sweep removes such rows: it walks over the ids in their order,
-// which is about the order of adding, and never looks at a row twice. A task that
-// ends later than that takes its id's row with it, so rows of living tasks are
-// passed over.
+import "encoding/binary"
 
-// sweepIDs asks for ids from a key on, added up to a time, whose tasks are gone.
-type sweepIDs struct {
-	from  taskID
-	upTo  int64
-	limit int
+// The row of an id outlives its task, so that a repeated add is recognised. Each
+// write lists the tasks that it ends in one row of the space ended, under its time;
+// the sweep deletes the ids that such rows list once they are old enough.
+
+const endedSize = 16 + 8 // id and sequence number
+
+// noteEnded adds the list of the tasks that a batch ends.
+func (c *core) noteEnded(b *batch) {
+	if len(b.ended) == 0 {
+		return
+	}
+	k := b.op(opPut, spaceEnded)
+	b.args = binary.BigEndian.AppendUint64(b.args, c.m.uid)
+	b.args = binary.BigEndian.AppendUint64(b.args, uint64(c.now))
+	b.args = binary.BigEndian.AppendUint64(b.args, c.m.rangeID<<32|b.number)
+	b.endKey(k)
+	v := b.beginValue()
+	b.args = append(b.args, b.ended...)
+	b.endValue(v)
 }
 
-// sweptIDs answers sweepIDs: the ids to delete, and where to go on.
+// sweepIDs asks for the ids of tasks that ended before a time.
+type sweepIDs struct {
+	before int64
+	limit  int
+}
+
+// sweptIDs answers sweepIDs: the ids to delete, and the key behind the last list
+// that was read.
 type sweptIDs struct {
 	ids  []taskID
-	seqs []uint64
-	next taskID
+	end  []byte // nil if there was none
 	more bool
 }
 
@@ -26,26 +42,28 @@ func (c *core) startSweep() {
 		return
 	}
 	c.sweeping = true
-	// A minute later than the window: an end that left its id to the sweep is
-	// visible by then.
-	c.reads = append(c.reads, sweepIDs{from: c.m.sweptTo, upTo: c.now - dedupWindow - sweepEvery, limit: sweepRows})
+	c.reads = append(c.reads, sweepIDs{before: c.now - dedupWindow, limit: sweepRows})
 }
 
 func (c *core) gotSweep(r sweptIDs) {
 	c.sweeping = false
-	if len(r.ids) > 0 {
-		b := c.open()
-		for _, id := range r.ids {
-			// An id that was added anew since the look has a new row.
-			if at, ok := c.ids.get(id); ok && c.now-at < dedupWindow {
-				continue
-			}
-			b.deleteID(c.m.uid, id)
+	if r.end == nil {
+		return
+	}
+	b := c.open()
+	for _, id := range r.ids {
+		// An id that was added anew since the look has a new row.
+		if at, ok := c.ids.get(id); ok && c.now-at < dedupWindow {
+			continue
 		}
+		b.deleteID(c.m.uid, id)
 	}
-	if earlier(c.m.sweptTo, r.next) {
-		c.m.sweptTo = r.next
-	}
+	k := b.op(opDeleteRange, spaceEnded)
+	b.args = binary.BigEndian.AppendUint64(b.args, c.m.uid)
+	b.endKey(k)
+	v := b.beginValue()
+	b.args = append(b.args, r.end...)
+	b.endValue(v)
 	if r.more {
 		c.startSweep()
 	}

@@ -41,6 +41,7 @@
 //	when      uid seq               the time under which a task is in schedule
 //	dead      uid seq               a dead task: attempts, error, time of death
 //	ids       uid task-id           sequence number by task id; how the task ended
+//	ended     uid time nonce        ids of the tasks that one write ended
 //
 // A body is written once and never moves. What happens to a task is said by at
 // most one small row beside it: none while it is fresh in the backlog, else leases,

@@ -121,49 +121,43 @@ func viewBodies(v view, uid uint64, r fetchBodies) (fetchedBodies, error) {
 	return out, nil
 }
 
-func viewSweep(v view, uid uint64, r sweepIDs) (sweptIDs, error) {
-	out := sweptIDs{next: r.from}
-	type candidate struct {
-		id  taskID
-		row idRow
-	}
-	var found []candidate
-	var bad error
-	err := v.Scan(spaceIDs, appendIDKey(nil, uid, r.from), uidEnd(uid), false, func(key, value []byte) bool {
-		var c candidate
-		copy(c.id[:], key[8:])
-		if len(found) >= r.limit {
-			out.next, out.more = c.id, true
+func viewSweep(v view, uid uint64, r sweepIDs) (out sweptIDs, err error) {
+	var lists []byte
+	from := binary.BigEndian.AppendUint64(nil, uid)
+	to := binary.BigEndian.AppendUint64(from[:8:8], uint64(max(r.before, 0)))
+	err = v.Scan(spaceEnded, from, to, false, func(key, value []byte) bool {
+		if len(lists) >= r.limit*endedSize {
+			out.more = true
 			return false
 		}
-		if bad = c.row.decode(value); bad != nil {
-			return false
-		}
-		if c.row.addedAt > r.upTo {
-			out.next = c.id
-			return false
-		}
-		found = append(found, c)
-		out.next = c.id
+		lists = append(lists, value...)
+		out.end = append(append(out.end[:0], key...), 0)
 		return true
 	})
-	if err == nil {
-		err = bad
-	}
 	if err != nil {
 		return out, err
 	}
+	if len(lists)%endedSize != 0 {
+		return out, corrupt("list of ended tasks")
+	}
 	var key []byte
-	for _, c := range found {
-		if c.row.ending == endingNone {
-			key = c.row.loc.appendBodyKey(key[:0], uid, c.row.seq)
-			if _, alive, err := v.Get(c.row.loc.space(), key); err != nil {
-				return out, err
-			} else if alive {
-				continue
-			}
+	for ; len(lists) > 0; lists = lists[endedSize:] {
+		id := taskID(lists[:16])
+		key = appendIDKey(key[:0], uid, id)
+		value, ok, err := v.Get(spaceIDs, key)
+		if err != nil {
+			return out, err
 		}
-		out.ids = append(out.ids, c.id)
+		if !ok {
+			continue
+		}
+		var row idRow
+		if err := row.decode(value); err != nil {
+			return out, err
+		}
+		if row.seq == binary.BigEndian.Uint64(lists[16:]) { // else it was added anew
+			out.ids = append(out.ids, id)
+		}
 	}
 	return out, nil
 }

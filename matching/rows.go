@@ -21,11 +21,12 @@ const (
 	spaceLeases   storage.Space = 0x16
 	spaceIDs      storage.Space = 0x17
 	spaceDead     storage.Space = 0x18
+	spaceEnded    storage.Space = 0x19
 )
 
 // partitionSpaces are the spaces whose keys start with a partition's uid.
 var partitionSpaces = []storage.Space{
-	spaceBacklog, spaceParked, spaceSchedule, spaceWhen, spaceLeases, spaceIDs, spaceDead,
+	spaceBacklog, spaceParked, spaceSchedule, spaceWhen, spaceLeases, spaceIDs, spaceDead, spaceEnded,
 }
 
 // rowVersion is the version of all row formats here; it is the first byte of
@@ -112,9 +113,7 @@ type meta struct {
 	nextSeq uint64
 	// freshFrom: every fresh task has a sequence number of at least this.
 	freshFrom uint64
-	// sweptTo: ids below it have been swept (see core_sweep.go).
-	sweptTo taskID
-	counts  counts
+	counts    counts
 	// lastAdded keeps the time of adding from running backwards over a restart.
 	lastAdded int64
 }
@@ -133,7 +132,6 @@ func (m *meta) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, m.rangeID)
 	b = binary.BigEndian.AppendUint64(b, m.nextSeq)
 	b = binary.BigEndian.AppendUint64(b, m.freshFrom)
-	b = append(b, m.sweptTo[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.fresh))
 	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.scheduled))
 	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.leased))
@@ -141,7 +139,7 @@ func (m *meta) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(m.lastAdded))
 }
 
-const metaSize = 1 + 4*8 + 16 + 5*8
+const metaSize = 1 + 4*8 + 5*8
 
 func (m *meta) decode(b []byte) error {
 	if len(b) != metaSize {
@@ -152,9 +150,8 @@ func (m *meta) decode(b []byte) error {
 	}
 	u := func(i int) uint64 { return binary.BigEndian.Uint64(b[i:]) }
 	m.uid, m.rangeID, m.nextSeq, m.freshFrom = u(1), u(9), u(17), u(25)
-	copy(m.sweptTo[:], b[33:49])
-	m.counts = counts{int64(u(49)), int64(u(57)), int64(u(65)), int64(u(73))}
-	m.lastAdded = int64(u(81))
+	m.counts = counts{int64(u(33)), int64(u(41)), int64(u(49)), int64(u(57))}
+	m.lastAdded = int64(u(65))
 	return nil
 }
 

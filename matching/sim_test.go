@@ -79,6 +79,13 @@ func (s *memStore) apply(args []byte) error {
 			s.rows[storeKey(space, key)] = bytes.Clone(value)
 		case opDelete:
 			delete(s.rows, storeKey(space, key))
+		case opDeleteRange:
+			lo, hi := storeKey(space, key), storeKey(space, value)
+			for k := range s.rows {
+				if lo <= k && k < hi {
+					delete(s.rows, k)
+				}
+			}
 		}
 	}
 	return nil
@@ -87,6 +94,7 @@ func (s *memStore) apply(args []byte) error {
 // simTask is what the simulation's people know of a task.
 type simTask struct {
 	id        taskID
+	born      int64
 	acked     bool
 	addedOnce bool // somebody was told that it was not there before
 	completed bool // acknowledged
@@ -256,6 +264,9 @@ func (s *sim) newID() taskID {
 	ms := uint64(s.now/1e6) - uint64(s.rng.IntN(3000)) // clients' clocks differ
 	binary.BigEndian.PutUint64(id[:], ms<<16|0x7000)
 	binary.BigEndian.PutUint32(id[12:], s.seq)
+	if s.rng.IntN(5) == 0 { // ids need not be ordered by time
+		binary.BigEndian.PutUint64(id[:], s.rng.Uint64())
+	}
 	return id
 }
 
@@ -268,9 +279,9 @@ func (s *sim) add() {
 		if len(s.order) > 0 && s.rng.IntN(6) == 0 { // a repeated add
 			st = s.tasks[s.order[max(0, len(s.order)-1-s.rng.IntN(30))]]
 		}
-		if st == nil || s.now-idTime(st.id) > dedupWindow*9/10 { // later, it is a new task
+		if st == nil || s.now-st.born > dedupWindow*9/10 { // later, it is a new task
 
-			st = &simTask{id: s.newID(), leases: map[uint64]int64{}}
+			st = &simTask{id: s.newID(), born: s.now, leases: map[uint64]int64{}}
 			s.tasks[st.id] = st
 			s.order = append(s.order, st.id)
 		}
@@ -324,7 +335,7 @@ func (s *sim) add() {
 					continue
 				}
 				counted[i] = true
-				if st := mine[i]; st.addedOnce && s.now-idTime(st.id) < dedupWindow*9/10 {
+				if st := mine[i]; st.addedOnce && s.now-st.born < dedupWindow*9/10 {
 					s.fatalf("task %v was added twice", st.id)
 				}
 				mine[i].acked, mine[i].addedOnce = true, true
@@ -593,13 +604,20 @@ func (s *sim) checkStore() {
 		switch {
 		case st.acked && !there && !st.completed && !st.cancelled && !st.mayBeGone:
 			s.fatalf("task %v was acknowledged and is lost", id)
-		case st.completed && there && s.now-f.addedAt < dedupWindow/2 && !st.cancelled && s.now-idTime(id) < dedupWindow/2:
+		case st.completed && there && s.now-f.addedAt < dedupWindow/2 && !st.cancelled && s.now-st.born < dedupWindow/2:
 			s.fatalf("task %v was completed and is still there", id)
 		}
 	}
 }
 
-func idTime(id taskID) int64 { return int64(binary.BigEndian.Uint64(id[:])>>16) * 1e6 }
+func (s *sim) count(space storage.Space) (n int64) {
+	for k := range s.store.rows {
+		if storage.Space(k[0]) == space {
+			n++
+		}
+	}
+	return n
+}
 
 // drain works everything off and checks that all that was acknowledged came.
 func (s *sim) drain() {
@@ -641,6 +659,18 @@ func (s *sim) drain() {
 		s.quiesce()
 	}
 	s.checkStore()
+	// Later, nothing is left but what is dead.
+	s.now += dedupWindow + 2*sweepEvery
+	s.step()
+	s.quiesce()
+	for k := range s.store.rows {
+		if sp := storage.Space(k[0]); sp == spaceEnded {
+			s.fatalf("the list of ended tasks %x was never swept", k[1:])
+		}
+	}
+	if ids := s.count(spaceIDs); ids != s.core.m.counts.dead {
+		s.fatalf("%d ids are left of %d dead tasks", ids, s.core.m.counts.dead)
+	}
 	for k := range s.store.rows {
 		if sp := storage.Space(k[0]); sp == spaceLeases || sp == spaceSchedule || sp == spaceWhen || sp == spaceBacklog && s.core.m.counts.dead == 0 {
 			s.fatalf("a drained partition still has a row %q in space %x", k[1:], sp)

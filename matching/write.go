@@ -23,6 +23,7 @@ type batch struct {
 	args    []byte
 	ops     int
 	replies []replier
+	ended   []byte // ids and sequence numbers of tasks that ended; see core_sweep.go
 	metaAt  int    // where the meta row lies in args
 	nextSeq uint64 // sequence numbers below it are durable with this batch
 	number  uint64
