@@ -66,6 +66,9 @@ type Engine struct {
 	stop       chan struct{}
 	background sync.WaitGroup
 	leadership chan bool
+	// elected is closed when this member is the master, down when the engine has failed.
+	elected chan struct{}
+	down    chan struct{}
 
 	views   gate
 	closing atomic.Bool
@@ -86,6 +89,7 @@ func Open(ctx context.Context, opts Options) (*Engine, error) {
 	e := &Engine{
 		opts: opts, metrics: newMetrics(), fs: opts.fs,
 		snapDue: make(chan struct{}, 1), stop: make(chan struct{}), leadership: make(chan bool, 8),
+		elected: make(chan struct{}), down: make(chan struct{}),
 	}
 	e.clock.now = opts.Now
 	e.queue = newQueue(opts.MaxInFlight, opts.MaxInFlightBytes, func(p *proposal) {
@@ -152,13 +156,13 @@ func (e *Engine) open(ctx context.Context) error {
 	if err := e.becomeReady(ctx); err != nil {
 		return err
 	}
+	// Times go on behind those of the log.
+	e.clock.catchUp(e.fsm.at.time)
 	if e.found != nil {
 		// What earlier runs logged counts too, or the log would grow over many short runs.
 		e.logged.Store(e.found.Bytes)
 		e.snapshotIfDue()
 	}
-	e.clock.catchUp(e.fsm.at.time)
-	e.queue.open()
 	return nil
 }
 
@@ -246,47 +250,54 @@ func (e *Engine) startRaft(at position) error {
 	return r.ReloadConfig(rc)
 }
 
+// readyFunction is a command of the engine's own that does nothing. When it is done, so
+// is everything before it.
+const readyFunction = "_engine.ready"
+
 // becomeReady waits until this member is the master and has applied its log.
 func (e *Engine) becomeReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	for {
-		future := e.raft.Barrier(0)
-		done := make(chan error, 1)
-		go func() { done <- future.Error() }()
-		var err error
-		select {
-		case err = <-done:
-		case <-ctx.Done():
-			return &shard.Error{Code: shard.MissingMaster, Reason: "the store did not become ready in time", Err: ctx.Err()}
-		}
-		if failure := e.failure(); failure != nil {
-			return failure
-		}
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, raft.ErrNotLeader) {
-			return &shard.Error{Code: shard.StoreFailed, Err: err}
-		}
-		select {
-		case <-ctx.Done():
-			return &shard.Error{Code: shard.MissingMaster, Reason: "the store did not become ready in time", Err: ctx.Err()}
-		case <-time.After(time.Millisecond):
-		}
+	late := func() error {
+		return &shard.Error{Code: shard.MissingMaster, Reason: "the store did not become ready in time", Err: ctx.Err()}
+	}
+	select {
+	case <-e.elected:
+	case <-e.down:
+		return e.failure()
+	case <-ctx.Done():
+		return late()
+	}
+	e.queue.open() // nobody else can propose before Open returns
+	done := make(chan error, 1)
+	err := e.queue.add(&engine.Command{Function: readyFunction}, &e.clock, func(_ []byte, err error) { done <- err })
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return late()
 	}
 }
 
-// watchLeadership ends the engine when the group's one member stops being its master:
-// that happens only when the log cannot be written.
+// watchLeadership notes when this member becomes the master of its group of one, and
+// ends the engine when it stops being that: it happens only when the log cannot be
+// written.
 func (e *Engine) watchLeadership() {
 	defer e.background.Done()
+	elected := false
 	for {
 		select {
 		case <-e.stop:
 			return
 		case master := <-e.leadership:
-			if !master && !e.closing.Load() {
+			switch {
+			case master && !elected:
+				elected = true
+				close(e.elected)
+			case !master && !e.closing.Load():
 				e.fail(errors.New("this member stopped being the master of its group of one"))
 			}
 		}
@@ -382,6 +393,7 @@ func (e *Engine) fail(err error) {
 	if !e.failed.CompareAndSwap(nil, failure) {
 		return
 	}
+	close(e.down)
 	e.opts.Logger.Error("the store has failed and takes no more calls", "error", err)
 	go func() {
 		e.queue.abort(failure)

@@ -105,6 +105,10 @@ func (f *fsm) apply(l *raft.Log, p *proposal) error {
 			f.finish(p, nil, f.e.failedError(err))
 			return fmt.Errorf("log entry %d: %w", l.Index, err)
 		}
+		if f.cmd.Function == readyFunction {
+			f.finish(p, nil, nil)
+			break
+		}
 		f.cmd.Args = l.Data
 		value, err := f.e.opts.Machine.Apply(&f.tx, &f.cmd)
 		f.cmd.Args = nil
