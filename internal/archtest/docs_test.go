@@ -39,3 +39,35 @@ func TestDependencies_areFoundInGoMod(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// link matches a Markdown link to a file of the repository.
+var link = regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)]*)?\)`)
+
+func TestDocs_linksExist(t *testing.T) {
+	root := filepath.Join("..", "..")
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", filepath.Join("bench", "README.md")} {
+		pages = append(pages, filepath.Join(root, name))
+	}
+	links := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for _, match := range link.FindAllSubmatch(text, -1) {
+			links++
+			target := filepath.Join(filepath.Dir(page), string(match[1]))
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s, which does not exist", page, match[1])
+			}
+		}
+	}
+	if links < 10 {
+		t.Errorf("only %d links found; the pattern is wrong", links)
+	}
+}
