@@ -54,7 +54,7 @@ instead if there is one. Stop the server before.`,
 
 // findLog returns the folder of the log: dir itself, or one below it.
 func findLog(dir string) (string, error) {
-	for _, pattern := range []string{"*.seg", "log/*.seg", "*/log/*.seg"} {
+	for _, pattern := range []string{"*.seg", "log/*.seg"} {
 		found, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			return "", usagef("%q: %w", dir, err)

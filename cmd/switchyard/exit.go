@@ -55,7 +55,8 @@ func usageOf(c *cobra.Command, err error) error {
 func (a *app) finish(err error) int {
 	code, text := a.explain(err)
 	if text != "" {
-		fmt.Fprintln(a.stderr, "switchyard: "+strings.ReplaceAll(strings.TrimSpace(text), "\n", " "))
+		text = strings.TrimPrefix(strings.TrimSpace(text), "switchyard: ")
+		fmt.Fprintln(a.stderr, "switchyard: "+strings.ReplaceAll(text, "\n", " "))
 	}
 	return code
 }

@@ -29,11 +29,17 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			// With the race detector every program waits a second at its end.
+			env.Setenv("GORACE", "atexit_sleep_ms=0")
+			return nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":   cmdExits,
 			"await":   cmdAwait,
 			"readenv": cmdReadEnv,
 			"until":   cmdUntil,
+			"flip":    cmdFlip,
 			"mark":    cmdMark,
 			"within":  cmdWithin,
 		},
@@ -96,6 +102,23 @@ func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("no output matched %s within %v", args[0], patience)
 		}
 	}
+}
+
+// flip FILE OFFSET turns one bit of a file over.
+func cmdFlip(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: flip FILE OFFSET")
+	}
+	offset, err := strconv.ParseInt(args[1], 10, 64)
+	ts.Check(err)
+	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_RDWR, 0)
+	ts.Check(err)
+	b := make([]byte, 1)
+	_, err = f.ReadAt(b, offset)
+	ts.Check(err)
+	b[0] ^= 1
+	_, err = f.WriteAt(b, offset)
+	ts.Check(errors.Join(err, f.Close()))
 }
 
 // mark sets the start that within measures from.

@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/switchyard-dev/switchyard/api/reason"
 	"github.com/switchyard-dev/switchyard/server"
 )
 
@@ -111,34 +113,65 @@ docs/configuration.md lists all settings.`,
 	return c
 }
 
+// readyInterval is how often a starting server is asked whether it is ready.
+const readyInterval = 2 * time.Millisecond
+
 // serve runs a server until it is interrupted. banner, if any, is called when
-// the server answers.
+// the server takes calls.
 func (a *app) serve(parent context.Context, cfg server.Config, addressFile string, banner func(server.Config, string)) error {
 	ctx, now, stop := interrupts(parent)
 	defer stop()
-	log := newLogger(cfg.Log, a)
-	s, err := server.New(cfg, log)
-	if err != nil {
-		return err
-	}
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	if addressFile != "" {
-		if err := writeWhole(addressFile, s.Addr()+"\n"); err != nil {
-			stop()
-			return errors.Join(err, <-done)
+	started, done := make(chan *server.Server, 1), make(chan error, 1)
+	go func() {
+		s, err := server.New(cfg, newLogger(cfg.Log, a)) // may take a while: it recovers the data
+		if err != nil {
+			done <- startProblem(cfg, err)
+			return
 		}
-		defer os.Remove(addressFile)
+		started <- s
+		done <- s.Run(ctx)
+	}()
+
+	tick := time.NewTicker(readyInterval)
+	defer tick.Stop()
+	var s *server.Server
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-now.Done():
+			return &exitError{code: exitInterrupted, err: errors.New("stopped at once")}
+		case s = <-started:
+		case <-tick.C:
+		}
+		if s == nil || s.Ready() != nil {
+			continue
+		}
+		tick.Stop()
+		addr := s.Addr()
+		s = nil // it is announced once
+		if addressFile != "" {
+			if err := writeWhole(addressFile, addr+"\n"); err != nil {
+				stop()
+				return errors.Join(err, <-done)
+			}
+			defer os.Remove(addressFile)
+		}
+		if banner != nil {
+			banner(cfg, addr)
+		}
 	}
-	if banner != nil {
-		banner(cfg, s.Addr())
+}
+
+// startProblem says what can be done about a server that does not start.
+func startProblem(cfg server.Config, err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		err = fmt.Errorf("%w; does a server run there already? choose another address with --listen or the setting listen", err)
+	case reason.Of(err) == reason.StorageFailed && !cfg.Memory:
+		err = fmt.Errorf("%w; look closer with: switchyard check %s", err, cfg.DataDir)
 	}
-	select {
-	case err := <-done:
-		return err
-	case <-now.Done():
-		return &exitError{code: exitInterrupted, err: errors.New("stopped at once")}
-	}
+	return &exitError{code: exitFailed, err: err}
 }
 
 func newLogger(cfg server.LogConfig, a *app) *slog.Logger {

@@ -62,7 +62,9 @@ func (a *app) printTask(task *v1.Task) error {
 	t.field("Namespace", v.Namespace)
 	t.field("Kind", printable(v.Kind, 255))
 	t.field("State", v.State)
-	t.field("Attempt", fmt.Sprintf("%d of %d", v.Attempt, v.MaxAttempts))
+	if v.Attempt != nil {
+		t.field("Attempt", fmt.Sprintf("%d of %d", *v.Attempt, v.MaxAttempts))
+	}
 	t.field("Added", viewTimeText(v.AddedAt))
 	t.field("Runs at", viewTimeText(v.RunAt))
 	t.field("Leased until", viewTimeText(v.LeaseDeadline))
@@ -78,7 +80,9 @@ func (a *app) printTask(task *v1.Task) error {
 	for _, name := range names {
 		t.field("Header", printable(name, 255)+": "+printable(v.Headers[name], 1000))
 	}
-	t.field("Payload", fmt.Sprintf("%s  %s", plural(len(task.GetPayload()), "byte"), printable(strings.TrimRight(string(task.GetPayload()), "\n"), 300)))
+	if v.Payload != nil || v.PayloadBase64 != nil {
+		t.field("Payload", fmt.Sprintf("%s  %s", plural(len(task.GetPayload()), "byte"), printable(strings.TrimRight(string(task.GetPayload()), "\n"), 300)))
+	}
 	return t.flush()
 }
 

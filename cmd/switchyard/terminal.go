@@ -47,6 +47,9 @@ func (a *app) newProgress(always bool, delay, interval time.Duration, text func(
 		stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	p.silent = !p.over && !always
+	if always {
+		p.delay = min(delay, 200*time.Millisecond)
+	}
 	if !p.over {
 		p.interval = max(interval, time.Second)
 	}

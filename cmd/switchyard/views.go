@@ -83,8 +83,8 @@ type taskView struct {
 	Queue         string            `json:"queue"`
 	Kind          string            `json:"kind"`
 	State         string            `json:"state"`
-	Attempt       int32             `json:"attempt"`
-	MaxAttempts   int32             `json:"max_attempts"`
+	Attempt       *int32            `json:"attempt,omitempty"`
+	MaxAttempts   int32             `json:"max_attempts,omitempty"`
 	Payload       *string           `json:"payload,omitempty"`
 	PayloadBase64 []byte            `json:"payload_base64,omitempty"`
 	Headers       map[string]string `json:"headers,omitempty"`
@@ -174,11 +174,15 @@ func viewDescription(d *v1.DescribeQueueResponse) descriptionView {
 func viewTask(t *v1.Task) taskView {
 	v := taskView{
 		ID: t.GetId(), Namespace: t.GetNamespace(), Queue: t.GetQueue(), Kind: t.GetKind(),
-		State: stateName(t.GetState()), Attempt: t.GetAttempt(), MaxAttempts: t.GetMaxAttempts(),
+		State: stateName(t.GetState()), MaxAttempts: t.GetMaxAttempts(),
 		Headers: t.GetHeaders(), AddedAt: viewTime(t.GetAddedAt()), RunAt: viewTime(t.GetRunAt()),
 		LeaseDeadline: viewTime(t.GetLeaseDeadline()), Worker: t.GetWorkerIdentity(),
 		LastError: t.GetLastError(), DeadAt: viewTime(t.GetDeadAt()), ExpiresAt: viewTime(t.GetExpiresAt()),
 	}
+	if t.GetMaxAttempts() == 0 {
+		return v // it has ended: only its end is known
+	}
+	v.Attempt = &t.Attempt
 	// A payload that is text reads as text; anything else is base64.
 	if p := t.GetPayload(); utf8.Valid(p) {
 		s := string(p)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -151,11 +152,9 @@ func (a *app) work(parent context.Context, queue string, command []string, f wor
 	}()
 	err = worker.Run(ctx)
 	finish()
-	err = errors.Join(err, <-watched)
+	watchErr := <-watched
 	p.end()
-	if sumErr := h.summary(a, queue, left); err == nil {
-		err = sumErr
-	}
+	err = cmp.Or(err, watchErr, h.summary(a, queue, left))
 	switch {
 	case err != nil:
 		return err

@@ -22,6 +22,8 @@ const (
 	// leaseTime of the tasks: longer than any stall, so that what is slow does
 	// not come twice.
 	leaseTime = 5 * time.Minute
+	// grace is how long calls that are on their way may go on after an interrupt.
+	grace = 2 * time.Second
 	// fillers is how many batches are on their way while Drain fills its queue.
 	fillers = 4
 )
@@ -33,6 +35,9 @@ type Run struct {
 	client *switchyard.Client
 	queue  string
 	base   time.Time
+
+	// calls is the context of calls: it outlives an interrupt for the grace.
+	calls context.Context
 
 	phase           atomic.Pointer[string]
 	issued          atomic.Int64
@@ -92,7 +97,11 @@ func (r *Run) Latency() Quantiles {
 // Start carries the run out. It ends early, with a report of what was measured,
 // when ctx ends. The queue is removed in any case.
 func (r *Run) Start(ctx context.Context) (_ *Report, err error) {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
+	var endCalls context.CancelFunc
+	r.calls, endCalls = context.WithCancel(context.WithoutCancel(ctx))
+	defer endCalls()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace, endCalls) })()
+	call, cancel := context.WithTimeout(r.calls, callTimeout)
 	_, err = r.client.QueueService().CreateQueue(call, &v1.CreateQueueRequest{Namespace: r.client.Namespace(), Queue: r.queue})
 	cancel()
 	if err != nil {
@@ -100,7 +109,11 @@ func (r *Run) Start(ctx context.Context) (_ *Report, err error) {
 	}
 	defer func() {
 		r.setPhase("removing the queue")
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+		wait := callTimeout
+		if ctx.Err() != nil {
+			wait = grace
+		}
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait)
 		defer cancel()
 		_, deleteErr := r.client.QueueService().DeleteQueue(call, &v1.DeleteQueueRequest{Namespace: r.client.Namespace(), Queue: r.queue, Force: true})
 		if err == nil && deleteErr != nil {
@@ -177,15 +190,15 @@ func (r *Run) addSingles(ctx context.Context) error {
 		if number > r.opts.Count {
 			return nil
 		}
-		if err := r.addOne(ctx, payload, number); err != nil {
+		if err := r.addOne(payload, number); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Run) addOne(ctx context.Context, payload []byte, number int64) error {
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+func (r *Run) addOne(payload []byte, number int64) error {
+	call, cancel := context.WithTimeout(r.calls, callTimeout)
 	defer cancel()
 	r.stamp(payload, number)
 	start := time.Now()
@@ -212,7 +225,7 @@ func (r *Run) addBatches(ctx context.Context) error {
 		for i := range batch {
 			r.stamp(batch[i].Payload, first+int64(i))
 		}
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+		call, cancel := context.WithTimeout(r.calls, callTimeout)
 		start := time.Now()
 		_, err := r.client.AddMany(call, r.queue, batch)
 		cancel()
@@ -292,7 +305,7 @@ func (r *Run) pace(ctx context.Context) {
 		case payload := <-payloads:
 			r.issued.Store(number)
 			wg.Go(func() {
-				if err := r.addOne(ctx, payload, number); err != nil {
+				if err := r.addOne(payload, number); err != nil {
 					r.fail(err, stop)
 				}
 				payloads <- payload
