@@ -3,6 +3,7 @@ package examples_test
 import (
 	"context"
 	"log/slog"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -78,5 +79,31 @@ func TestTyped(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// The programs in the guide must compile.
+func TestGuide_programsCompile(t *testing.T) {
+	guide, err := os.ReadFile("../docs/sdk.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := 0
+	for i, block := range strings.Split(string(guide), "```go\n")[1:] {
+		block, _, _ = strings.Cut(block, "```")
+		if !strings.HasPrefix(block, "package main\n") {
+			continue // a fragment
+		}
+		programs++
+		file := filepath.Join(t.TempDir(), "main.go")
+		if err := os.WriteFile(file, []byte(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil {
+			t.Errorf("block %d: %v\n%s", i+1, err, out)
+		}
+	}
+	if programs < 2 {
+		t.Errorf("%d programs found", programs)
 	}
 }
