@@ -1,0 +1,2 @@
+// Package report describes the machine, keeps results as JSON and prints tables.
+package report
