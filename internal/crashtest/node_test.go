@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -107,8 +108,14 @@ func freeAddress(t *testing.T) string {
 // launch starts the server and does not wait for it.
 func (n *node) launch() {
 	n.t.Helper()
-	args := append([]string{"dev", "--data", n.data, "--listen", n.addr}, n.args...)
+	n.launchIn("", append([]string{"dev", "--data", n.data, "--listen", n.addr}, n.args...)...)
+}
+
+// launchIn starts the program in a folder with the given arguments.
+func (n *node) launchIn(dir string, args ...string) {
+	n.t.Helper()
 	n.cmd = exec.Command(program, args...)
+	n.cmd.Dir = dir
 	n.output = &tail{}
 	n.cmd.Stdout, n.cmd.Stderr = n.output, n.output
 	if err := n.cmd.Start(); err != nil {
@@ -188,6 +195,14 @@ func (n *node) interrupt() time.Duration {
 		n.t.Fatalf("the server did not stop within %s of an interrupt; it said:\n%s", stopTimeout, n.output)
 	}
 	return time.Since(began)
+}
+
+// said tells whether the server has printed the text.
+func (n *node) said(text string) error {
+	if !strings.Contains(n.output.String(), text) {
+		return fmt.Errorf("the server has not said %q", text)
+	}
+	return nil
 }
 
 // exitCode waits until the server has ended by itself.
