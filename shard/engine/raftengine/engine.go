@@ -407,15 +407,19 @@ func (e *Engine) fail(err error) {
 func errClosed() error { return &shard.Error{Code: shard.StoreClosed} }
 
 // Close implements engine.Engine. The rows are flushed, so that the next start has
-// nothing to replay. Later calls return what the first returned.
+// nothing to replay. When ctx ends, the commands left are answered with STORE_CLOSED and
+// the flush is left out; with a context that has ended already, Close is a quick stop
+// that leaves the replay to the next start. Either way everything is released, unless
+// the disk or a view hangs for closeGrace longer. Later calls return what the first did.
 func (e *Engine) Close(ctx context.Context) error {
-	e.closed.Do(func() { e.closeE = e.shutdown(ctx, true) })
+	e.closed.Do(func() { e.closeE = e.shutdown(ctx) })
 	return e.closeE
 }
 
-// shutdown stops everything. Without flush it leaves the disk as the end of the process
-// at this moment would.
-func (e *Engine) shutdown(ctx context.Context, flush bool) error {
+// closeGrace is how much longer than its context Close waits for what cannot be cut short.
+const closeGrace = 5 * time.Second
+
+func (e *Engine) shutdown(ctx context.Context) error {
 	idle := e.queue.close(errClosed())
 	select {
 	case <-idle:
@@ -423,20 +427,29 @@ func (e *Engine) shutdown(ctx context.Context, flush bool) error {
 	}
 	e.closing.Store(true)
 	e.views.close()
-	var errs []error
-	if err := e.stopRaft(ctx); err != nil {
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-hard.Done():
+		case <-time.After(e.opts.closeGrace):
+			cancel()
+		}
+	})()
+	if err := e.stopRaft(hard); err != nil {
 		return err
 	}
 	e.queue.abort(errClosed())
-	if err := e.views.wait(ctx); err != nil {
+	if err := e.views.wait(hard); err != nil {
 		return fmt.Errorf("views of the store are still open: %w", err)
 	}
-	if flush && e.failure() == nil {
+	var flushErr error
+	if ctx.Err() == nil && e.failure() == nil {
 		if err := e.db.Flush(); err != nil {
-			errs = append(errs, fmt.Errorf("flush of the rows: %w", err))
+			flushErr = fmt.Errorf("flush of the rows: %w", err)
 		}
 	}
-	return errors.Join(append(errs, e.release())...)
+	return errors.Join(flushErr, e.release())
 }
 
 // stopRaft waits for Raft's goroutines, which may be held up by a disk that hangs.

@@ -209,7 +209,7 @@ func TestClose_waitsForWhatIsInFlight(t *testing.T) {
 }
 
 func TestClose_doesNotWaitForEver(t *testing.T) {
-	e := mustOpen(t, Options{Memory: true})
+	e := mustOpen(t, Options{Memory: true, closeGrace: 50 * time.Millisecond})
 	inside, leave := make(chan struct{}), make(chan struct{})
 	viewed := make(chan error)
 	go func() {
@@ -222,7 +222,7 @@ func TestClose_doesNotWaitForEver(t *testing.T) {
 	<-inside
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if err := e.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := e.Close(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Close with an open view: %v", err)
 	}
 	close(leave)
@@ -231,6 +231,39 @@ func TestClose_doesNotWaitForEver(t *testing.T) {
 	}
 	if err := e.release(); err != nil { // what Close could not
 		t.Error(err)
+	}
+}
+
+func TestClose_atOnce(t *testing.T) {
+	dir := t.TempDir()
+	started, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	m := &book{}
+	e := mustOpen(t, Options{Dir: dir, Machine: m})
+	mustCall(t, e, "add", "before")
+	m.hook = func(*engine.Command) { once.Do(func() { close(started) }); <-release }
+	answers := make(chan error, 400)
+	for range 400 {
+		e.Propose(engine.Command{Function: "add", Bucket: 1, Args: []byte("x")}, func(_ []byte, err error) { answers <- err })
+	}
+	<-started
+	time.AfterFunc(20*time.Millisecond, func() { close(release) })
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := e.Close(ended); err != nil {
+		t.Error(err)
+	}
+	done := 0
+	for range 400 {
+		if err := <-answers; err == nil {
+			done++
+		} else {
+			wantCode(t, err, shard.StoreClosed)
+		}
+	}
+	e = mustOpen(t, Options{Dir: dir})
+	if n, _ := contents(t, e); n < uint64(done+1) || n > 401 {
+		t.Errorf("count %d after the restart, %d were done", n, done)
 	}
 }
 

@@ -79,6 +79,7 @@ type Options struct {
 	logFS wal.FS
 	// segmentBytes is the size of the log's files, 0 for its default.
 	segmentBytes int64
+	closeGrace   time.Duration
 }
 
 // DefaultBucketCount is the number of buckets when none is given.
@@ -142,6 +143,9 @@ func (o *Options) setDefaults() error {
 	}
 	if o.OnFatal == nil {
 		o.OnFatal = func(error) {}
+	}
+	if o.closeGrace == 0 {
+		o.closeGrace = closeGrace
 	}
 	if o.Now == nil {
 		o.Now = time.Now
