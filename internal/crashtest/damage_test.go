@@ -160,6 +160,65 @@ func TestFlippedBit_isReportedAndNeverSkipped(t *testing.T) {
 	}
 }
 
+func TestDamagedTable_isReportedAndNeverServed(t *testing.T) {
+	processTest(t)
+	n := newNode(t, t.TempDir())
+	n.env = busyStore
+	n.start()
+	recorder := history.NewRecorder()
+	c := newClient(dial(t, n.addr), recorder, "table", "producer")
+	for range 40 {
+		var tasks []*switchyardv1.TaskSpec
+		for range 200 {
+			tasks = append(tasks, newTask(1000))
+		}
+		if _, err := c.add(t.Context(), tasks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.interrupt()
+
+	// Every table loses a few bits in its middle, where the rows are.
+	tables, err := filepath.Glob(filepath.Join(n.data, "rows", "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("no tables in %s (error: %v)", n.data, err)
+	}
+	for _, table := range tables {
+		info, err := os.Stat(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flip(t, table, info.Size()/3, 0x10)
+	}
+
+	// It may notice at once or when it reads them; it must not serve them.
+	n.launch()
+	if n.waitReady(startTimeout) == nil {
+		worker := newClient(dial(t, n.addr), recorder, "table", "worker")
+		for range 100 {
+			tasks, err := worker.poll(t.Context(), 200, 100*time.Millisecond, 0)
+			if err != nil {
+				t.Logf("a poll ended with: %v", err)
+				break
+			}
+			if err := worker.complete(t.Context(), tasks); err != nil {
+				t.Logf("a completion ended with: %v", err)
+				break
+			}
+		}
+	}
+	waitFor(t, "the server to say what is damaged", func() error {
+		return n.said(".sst is corrupt")
+	})
+	n.kill()
+	t.Logf("it says: %s", n.output)
+	for _, v := range history.Check(recorder.Records(), history.Options{ClockError: clockError}).Violations {
+		if v.Kind != history.Lost { // it is on the disk, unreadable, and the server says so
+			t.Error(v)
+		}
+	}
+}
+
 func flip(t *testing.T, name string, at int64, bit byte) {
 	t.Helper()
 	file, err := os.OpenFile(name, os.O_RDWR, 0)

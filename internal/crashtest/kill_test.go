@@ -44,8 +44,24 @@ func underKills(t *testing.T, n *node, lasting time.Duration, kills int, between
 func TestKill_losesAndRepeatsNothing(t *testing.T) {
 	processTest(t)
 	const kills = 10
-	recorder := underKills(t, newNode(t, t.TempDir()), 20*time.Second, kills, func(*rand.Rand) {})
+	n := newNode(t, t.TempDir())
+	recorder := underKills(t, n, 20*time.Second, kills, func(*rand.Rand) {})
 	wantSubstance(t, judge(t, recorder), 5_000, 100, kills)
+}
+
+// The same while the store is busy with itself: kills meet half-made snapshots,
+// flushes and cuts of the log.
+func TestKill_losesNothingDuringSnapshots(t *testing.T) {
+	processTest(t)
+	const kills = 8
+	n := newNode(t, t.TempDir())
+	n.env = busyStore
+	recorder := underKills(t, n, 10*time.Second, kills, func(*rand.Rand) {})
+	wantSubstance(t, judge(t, recorder), 2_000, 50, kills)
+	n.kill()
+	if first := logReport(t, n.data).FirstIndex; first < 100 {
+		t.Errorf("the log still begins at entry %d: no snapshot has cut it", first)
+	}
 }
 
 // The same while the log is only synced now and then: a killed process loses

@@ -68,6 +68,7 @@ type node struct {
 	data string
 	addr string
 	args []string
+	env  []string // besides the test's own
 
 	cmd    *exec.Cmd
 	output *tail
@@ -116,6 +117,7 @@ func (n *node) launchIn(dir string, args ...string) {
 	n.t.Helper()
 	n.cmd = exec.Command(program, args...)
 	n.cmd.Dir = dir
+	n.cmd.Env = append(os.Environ(), n.env...)
 	n.output = &tail{}
 	n.cmd.Stdout, n.cmd.Stderr = n.output, n.output
 	if err := n.cmd.Start(); err != nil {
@@ -181,6 +183,10 @@ func (n *node) kill() {
 	_ = n.cmd.Process.Kill() // an error means that it has ended already
 	<-n.exited
 }
+
+// busyStore are settings under which tables are flushed, snapshots taken and the
+// log cut every few moments instead of every few minutes.
+var busyStore = []string{"SWITCHYARD_STORAGE_MEMTABLE_BYTES=1048576", "SWITCHYARD_STORAGE_SNAPSHOT_LOG_BYTES=2097152"}
 
 // interrupt asks the server to stop and returns how long that took.
 func (n *node) interrupt() time.Duration {
