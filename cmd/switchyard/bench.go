@@ -82,7 +82,6 @@ func (a *app) bench(parent context.Context, opts loadgen.Options, progress bool)
 		return err
 	}
 	p := a.startProgress(progress, 500*time.Millisecond, 500*time.Millisecond, liveLine(run))
-	defer p.end()
 	type result struct {
 		report *loadgen.Report
 		err    error
@@ -95,7 +94,9 @@ func (a *app) bench(parent context.Context, opts loadgen.Options, progress bool)
 	var r result
 	select {
 	case r = <-done:
+		p.end()
 	case <-now.Done():
+		p.end()
 		return &exitError{code: exitInterrupted, err: fmt.Errorf("stopped at once; queue %s may be left behind", run.Queue())}
 	}
 	if r.report != nil && r.report.Tasks > 0 {

@@ -92,10 +92,7 @@ func (p *progress) show() {
 		fmt.Fprintln(p.out, text)
 		return
 	}
-	if p.open {
-		fmt.Fprintln(p.out)
-		p.open = false
-	}
+	p.newLine()
 	fmt.Fprintf(p.out, "\r\x1b[K%s", text)
 	p.shown = true
 }
@@ -107,6 +104,15 @@ func (p *progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
+	p.newLine()
+}
+
+// newLine ends a line that was begun beside the progress line.
+func (p *progress) newLine() {
+	if p.open {
+		fmt.Fprintln(p.out)
+		p.open = false
+	}
 }
 
 func (p *progress) clear() {
@@ -118,18 +124,21 @@ func (p *progress) clear() {
 
 // beside returns a writer for whole lines that does not mix with the progress
 // line.
-func (p *progress) beside(w io.Writer) io.Writer { return &besideWriter{p: p, w: w} }
+func (p *progress) beside(w io.Writer) io.Writer {
+	return &besideWriter{p: p, w: w, terminal: p.over && isTerminal(w)}
+}
 
 type besideWriter struct {
-	p *progress
-	w io.Writer
+	p        *progress
+	w        io.Writer
+	terminal bool
 }
 
 func (b *besideWriter) Write(text []byte) (int, error) {
 	b.p.mu.Lock()
 	defer b.p.mu.Unlock()
 	b.p.clear()
-	if len(text) > 0 {
+	if b.terminal && len(text) > 0 {
 		b.p.open = text[len(text)-1] != '\n'
 	}
 	return b.w.Write(text)

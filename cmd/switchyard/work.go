@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
@@ -13,13 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/switchyard-dev/switchyard"
-	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/internal/taskcmd"
 )
-
-// emptyInterval is how often --exit-when-empty looks.
-const emptyInterval = 100 * time.Millisecond
 
 type workFlags struct {
 	concurrency, deadExitCode           int
@@ -131,6 +128,7 @@ func (a *app) work(parent context.Context, queue string, command []string, f wor
 		StopTimeout:   max(f.stopTimeout, 1), // 0 would be the default
 		CancelTimeout: taskcmd.DefaultKillDelay + 5*time.Second,
 		OnError:       h.onError(p.beside(a.stderr)),
+		Logger:        slog.New(slog.NewTextHandler(p.beside(a.stderr), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	h.stats = worker.Stats
 	defer context.AfterFunc(now, func() {
@@ -138,16 +136,18 @@ func (a *app) work(parent context.Context, queue string, command []string, f wor
 		worker.StopNow()
 	})()
 	p.start()
+	watch := &queueWatch{client: client, queue: queue, timeout: a.timeout, retries: f.waitForRetries, handler: h}
 	var left *v1.QueueCounts
 	watched := make(chan error, 1)
 	go func() {
-		if !f.exitWhenEmpty {
-			watched <- nil
-			return
-		}
 		var err error
-		left, err = a.waitUntilEmpty(ctx, client, queue, f.waitForRetries, h)
-		finish()
+		switch {
+		case f.exitWhenEmpty:
+			left, err = watch.untilEmpty(ctx)
+			finish()
+		case !p.silent:
+			watch.untilDone(ctx)
+		}
 		watched <- err
 	}()
 	err = worker.Run(ctx)
@@ -167,36 +167,3 @@ func (a *app) work(parent context.Context, queue string, command []string, f wor
 }
 
 func became(n int64) string { return plural(n, "task") + " became" }
-
-// waitUntilEmpty returns when the queue has nothing left to do, with its last
-// counts, or when ctx ends.
-func (a *app) waitUntilEmpty(ctx context.Context, client *switchyard.Client, queue string, retries bool, h *commandHandler) (*v1.QueueCounts, error) {
-	tick := time.NewTicker(emptyInterval)
-	defer tick.Stop()
-	for {
-		if h.running.Load() == 0 {
-			call, cancel := context.WithTimeout(ctx, a.timeout)
-			d, err := client.QueueService().DescribeQueue(call, &v1.DescribeQueueRequest{Namespace: a.namespace, Queue: queue})
-			cancel()
-			switch {
-			case ctx.Err() != nil:
-				return nil, nil
-			case reason.Of(err) == reason.QueueNotFound:
-				return &v1.QueueCounts{}, nil
-			case err != nil && codeOf(reason.From(err).Code()) != exitUnavailable:
-				return nil, err
-			case err == nil:
-				n := d.GetCounts()
-				h.left.Store(n.GetReady() + n.GetDelayed())
-				if n.GetReady() == 0 && n.GetLeased() == 0 && (!retries || n.GetDelayed() == 0) {
-					return n, nil
-				}
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil
-		case <-tick.C:
-		}
-	}
-}

@@ -154,7 +154,7 @@ func (h *commandHandler) line(queue string) string {
 	text := fmt.Sprintf("%s: completed %s, failed %s, running %s, %s", queue, count(done), count(h.failed.Load()), count(h.running.Load()),
 		perSecond(float64(done)/time.Since(h.start).Seconds()))
 	if left := h.left.Load(); left > 0 {
-		text += fmt.Sprintf(", %s left", count(left))
+		text += fmt.Sprintf(", %s ready", count(left))
 	}
 	return text
 }

@@ -107,9 +107,6 @@ func (o Options) WithDefaults() (Options, error) {
 	return o, nil
 }
 
-// hasWorker reports whether the scenario works tasks off.
-func (s Scenario) hasWorker() bool { return s == Drain || s == Mixed || s == Latency }
-
 // Report is what was measured.
 type Report struct {
 	Options Options
