@@ -43,6 +43,8 @@ var Switchyard = Rules{
 		// and can import nothing of the server.
 		"internal/archtest": 0,
 		"internal/history":  0,
+		// The client stack in virtual time, for tests, docs and `switchyard simulate`.
+		"internal/simulate": 2,
 		// Only tests that drive the built program from outside.
 		"internal/crashtest": 7,
 	},
