@@ -71,6 +71,8 @@ type Options struct {
 	RetryPause time.Duration
 	// MaxTries bounds the tries of one call (default 1000); the call's deadline does too.
 	MaxTries int
+	// CallTimeout bounds a call whose context has no deadline (default 30 s).
+	CallTimeout time.Duration
 }
 
 // Router sends calls to replica sets. All methods may be called from any goroutine.
@@ -99,7 +101,10 @@ func New(opts Options) (*Router, error) {
 	if opts.MaxTries == 0 {
 		opts.MaxTries = 1000
 	}
-	if opts.RetryPause < 0 || opts.MaxTries < 0 {
+	if opts.CallTimeout == 0 {
+		opts.CallTimeout = 30 * time.Second
+	}
+	if opts.CallTimeout < 0 || opts.RetryPause < 0 || opts.MaxTries < 0 {
 		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: "a limit is negative"}
 	}
 	count := opts.ReplicaSets[0].BucketCount()
@@ -186,6 +191,11 @@ func (r *Router) route(b shard.BucketID) (*route, error) {
 func (r *Router) Call(ctx context.Context, b shard.BucketID, mode Mode, fn string, args []byte) (result []byte, err error) {
 	if mode < CallRW || mode > CallBRE {
 		return nil, &shard.Error{Code: shard.InvalidArguments, Bucket: b, Reason: mode.String() + " is not a mode"}
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.opts.CallTimeout)
+		defer cancel()
 	}
 	err = r.try(ctx, b, func(k *route) error {
 		if mode == CallRW {

@@ -181,6 +181,21 @@ func TestCall_waitsOutAMove(t *testing.T) {
 	}
 }
 
+func TestCall_hasADeadlineOfItsOwn(t *testing.T) {
+	reg := storage.NewRegistry()
+	release := make(chan struct{})
+	reg.Register("hang", func(*storage.Tx, []byte) ([]byte, error) { <-release; return nil, nil })
+	s := newStorage(t, "a", reg)
+	t.Cleanup(func() { close(release) })
+	r, err := New(Options{ReplicaSets: []ReplicaSet{s}, CallTimeout: 20 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Call(context.Background(), 1, CallRW, "hang", nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestCall_followsABucketToItsDestination(t *testing.T) {
 	ctx := t.Context()
 	a, b := newStorage(t, "a", storage.NewRegistry()), newStorage(t, "b", storage.NewRegistry())

@@ -395,12 +395,15 @@ func (e *Engine) fail(err error) {
 	}
 	close(e.down)
 	e.opts.Logger.Error("the store has failed and takes no more calls", "error", err)
+	go e.opts.OnFatal(failure)
 	go func() {
-		e.queue.abort(failure)
-		if r := e.raftUp.Load(); r != nil {
-			e.shutdownRaft()
+		e.queue.abort(failure, false)
+		if e.raftUp.Load() == nil {
+			return
 		}
-		e.opts.OnFatal(failure)
+		// Closing the channel that this waits for is all that Shutdown itself does.
+		_ = e.shutdownRaft().Error()
+		e.queue.abort(failure, true)
 	}()
 }
 
@@ -437,9 +440,10 @@ func (e *Engine) shutdown(ctx context.Context) error {
 		}
 	})()
 	if err := e.stopRaft(hard); err != nil {
+		e.queue.abort(errClosed(), false)
 		return err
 	}
-	e.queue.abort(errClosed())
+	e.queue.abort(errClosed(), true)
 	if err := e.views.wait(hard); err != nil {
 		return fmt.Errorf("views of the store are still open: %w", err)
 	}

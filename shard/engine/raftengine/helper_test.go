@@ -231,7 +231,7 @@ func closeAnyhow(t testing.TB, e *Engine) {
 	t.Helper()
 	e.closed.Do(func() {
 		e.closing.Store(true)
-		e.queue.abort(errClosed())
+		e.queue.abort(errClosed(), true)
 		e.views.close()
 		if err := e.release(); err != nil {
 			t.Error(err)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/hashicorp/raft"
@@ -44,8 +43,6 @@ func decodePosition(b []byte) (position, error) {
 		time:  int64(binary.BigEndian.Uint64(b[17:])),
 	}, nil
 }
-
-func (p position) clock() time.Time { return time.Unix(0, p.time) }
 
 // loadPosition reads where the rows stand; zero in an empty store.
 func loadPosition(db *pebble.DB) (position, error) {

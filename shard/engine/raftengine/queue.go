@@ -173,22 +173,26 @@ func (q *queue) close(err error) <-chan struct{} {
 	return idle
 }
 
-// abort refuses new proposals and answers all that the fsm does not have with err.
-// Those with Raft may or may not take effect.
-func (q *queue) abort(err error) {
+// abort refuses new proposals and answers with err those that wait here and, with sent,
+// those with Raft, which may or may not take effect. Raft must have stopped then: until
+// it has, it may be reading their arguments, which belong to the proposers afterwards.
+func (q *queue) abort(err error, sent bool) {
 	q.mu.Lock()
 	q.refuse = err
-	dropped := make([]*proposal, 0, q.count)
-	for i := range q.count {
+	from := q.sent
+	if sent {
+		from = 0
+	}
+	dropped := make([]*proposal, 0, q.count-from)
+	for i := from; i < q.count; i++ {
 		slot := q.at(i)
 		dropped = append(dropped, *slot)
 		q.bytes -= int64(len((*slot).args))
 		*slot = nil
 	}
-	q.head, q.count, q.sent = 0, 0, 0
+	q.count, q.sent = from, from
 	idle := q.idleLocked()
 	q.mu.Unlock()
-	// These go to the garbage collector, not back to the pool: Raft may still hold them.
 	for _, p := range dropped {
 		p.done(nil, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
@@ -228,6 +229,22 @@ func TestBootstrap_cutShort(t *testing.T) {
 	}
 	if e.meta.MemberID != m.MemberID {
 		t.Error("the member has another id")
+	}
+}
+
+// TestInterval_rowsAreNeverAheadOfTheLog: what a flush makes durable is in the synced
+// part of the log, although the interval is long.
+func TestInterval_rowsAreNeverAheadOfTheLog(t *testing.T) {
+	e := mustOpen(t, Options{Dir: t.TempDir(), Durability: Interval, SyncInterval: time.Minute})
+	mustCall(t, e, "add", "a")
+	if e.wal.Status().UnsyncedBytes == 0 {
+		t.Fatal("the log was synced before its time; the test shows nothing")
+	}
+	if err := e.db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if n := e.wal.Status().UnsyncedBytes; n != 0 {
+		t.Errorf("%d bytes of the log were not synced before the rows", n)
 	}
 }
 
