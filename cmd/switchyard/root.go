@@ -41,10 +41,8 @@ Exit codes: 0 done; 1 error; 2 wrong usage or argument; 3 not found; 4 refused;
   switchyard add thumbnails cat.jpg            add a task
   switchyard work thumbnails -- ./thumbnail.sh run a program per task
   switchyard queue list                        what waits where`,
-		SilenceErrors:              true,
-		SilenceUsage:               true,
-		SuggestionsMinimumDistance: 2,
-		DisableAutoGenTag:          true,
+		SilenceErrors: true,
+		SilenceUsage:  true,
 	}
 	asGroup(root)
 	root.SetFlagErrorFunc(flagError)
@@ -67,7 +65,6 @@ Exit codes: 0 done; 1 error; 2 wrong usage or argument; 3 not found; 4 refused;
 		&cobra.Group{ID: "tasks", Title: "Tasks:"},
 		&cobra.Group{ID: "manage", Title: "Looking after queues:"},
 	)
-	root.SetHelpCommandGroupID("")
 	for group, cmds := range map[string][]*cobra.Command{
 		"server": {newDevCommand(a), newServerCommand(a), newCheckCommand(a)},
 		"tasks":  {newAddCommand(a), newWorkCommand(a), newTaskCommand(a)},

@@ -1,13 +1,12 @@
 package main
 
 import (
+	"strings"
 	"time"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
-
-	"strings"
 
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
