@@ -2,6 +2,7 @@ package wal
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -201,15 +202,14 @@ func (f *life) act() bool {
 	return true
 }
 
+// crashRuns can be raised for a long search: go test -run PowerCuts -args -crash-runs 100000.
+var crashRuns = flag.Int("crash-runs", 400, "histories with power cuts to play through for each durability")
+
 func TestLog_keepsWhatWasAcknowledgedThroughPowerCuts(t *testing.T) {
-	runs := 1500
-	if testing.Short() {
-		runs = 200
-	}
 	for _, d := range []Durability{DurabilityFsync, DurabilityInterval} {
 		t.Run(d.String(), func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(runs) {
+			for seed := range uint64(*crashRuns) {
 				crashRun(t, d, seed)
 				if t.Failed() {
 					t.Fatalf("seed %d", seed)

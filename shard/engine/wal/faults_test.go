@@ -56,7 +56,7 @@ func TestLog_failsForGoodAtTheFirstFault(t *testing.T) {
 			_, ferr := l.FirstIndex()
 			_, lerr := l.LastIndex()
 			for _, err := range []error{
-				l.StoreLog(entries(6, 6, 20)[0]), l.StoreLogs(nil), l.DeleteRange(1, 2), l.GetLog(1, &e), l.Sync(), ferr, lerr, l.Status().Failed, l.Close(),
+				l.StoreLog(entries(6, 6, 20)[0]), l.StoreLogs(nil), l.DeleteRange(1, 2), l.GetLog(1, &e), l.Sync(), l.sync(), ferr, lerr, l.Status().Failed, l.Close(),
 			} {
 				require.Equal(t, first, err)
 			}

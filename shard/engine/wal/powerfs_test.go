@@ -293,7 +293,9 @@ func (f *powerFile) Sync() error {
 	if f.p.off {
 		return errPower
 	}
-	f.n.safe, f.n.dirty = slices.Clone(f.n.cur), map[int64]struct{}{}
+	for s := range f.n.dirty {
+		f.n.writeBack(s)
+	}
 	return nil
 }
 
