@@ -27,15 +27,18 @@ type riverPostgres struct{}
 
 const (
 	riverFetchCooldown = time.Millisecond
-	riverFetchPoll     = 20 * time.Millisecond
+	riverFetchPoll     = 2 * time.Millisecond
 	riverConns         = 80
+	// Notifications serialise commits: at one per millisecond they halve River's
+	// rates, and polling this often makes up for them.
+	riverPollOnly = true
 )
 
 func (riverPostgres) Name() string { return "river" }
 
 func (riverPostgres) Settings(d Durability) []string {
 	s := []string{"PostgreSQL with shared_buffers 1 GB, max_wal_size 8 GB, " + strconv.Itoa(riverConns) + " connections",
-		"FetchCooldown 1 ms, FetchPollInterval 20 ms", "batches: InsertManyFast (COPY)"}
+		"FetchCooldown 1 ms, FetchPollInterval 2 ms, PollOnly", "batches: InsertManyFast (COPY)"}
 	if d == Fsync {
 		return append(s, "synchronous_commit on")
 	}
@@ -163,7 +166,7 @@ func (s *riverServer) connect(ctx context.Context) error {
 	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
 		return err
 	}
-	s.insert, err = river.NewClient(driver, &river.Config{FetchCooldown: riverFetchCooldown, FetchPollInterval: riverFetchPoll, Logger: quietLogger()})
+	s.insert, err = river.NewClient(driver, &river.Config{FetchCooldown: riverFetchCooldown, FetchPollInterval: riverFetchPoll, PollOnly: riverPollOnly, Logger: quietLogger()})
 	return err
 }
 
@@ -254,6 +257,7 @@ func (q *riverQueue) Work(ctx context.Context, workers int, handle func([]byte))
 	c, err := river.NewClient(riverpgxv5.New(q.server.pool), &river.Config{
 		FetchCooldown:     riverFetchCooldown,
 		FetchPollInterval: riverFetchPoll,
+		PollOnly:          riverPollOnly,
 		Queues:            map[string]river.QueueConfig{q.name: {MaxWorkers: workers}},
 		Workers:           set,
 		JobTimeout:        -1,
