@@ -68,6 +68,8 @@ const (
 	// sweepEvery is how often ended tasks' ids are looked at.
 	sweepEvery = int64(time.Minute)
 	sweepRows  = 4096
+	// maxSleep bounds how late a jump of the wall clock is noticed.
+	maxSleep = time.Second
 	// pollerTTL is how long the history remembers a poller.
 	pollerTTL = int64(5 * time.Minute)
 	// maxErrorText is where the text of a failure is cut.
@@ -120,7 +122,10 @@ type core struct {
 	touched map[uint64]struct{}
 
 	nonce uint64
-	now   int64
+	// Leases are measured by a clock that does not jump; everything that has to do
+	// with points in time (run_at, retries, time to live) goes by the wall clock.
+	now  int64
+	wall int64
 
 	pending      []*batch
 	pendingBytes int
@@ -151,12 +156,12 @@ type storedLease struct {
 // newCore makes a partition from what the store holds. A lease that ran out
 // while nobody owned the partition is given a moment more, since its worker could
 // not reach anyone.
-func newCore(now int64, id PartitionID, q settings, limits Limits, rng *rand.Rand, from loaded) *core {
+func newCore(now, wall int64, id PartitionID, q settings, limits Limits, rng *rand.Rand, from loaded) *core {
 	c := &core{
 		id: id, key: id.Key(), hash: id.Hash(), limits: limits.withDefaults(), rng: rng, queue: q, m: from.meta,
 		readTo: from.meta.freshFrom, durableTo: from.meta.nextSeq,
 		fetching: map[uint64]*upcomingTask{},
-		now:      now, nextSweep: now + sweepEvery,
+		now:      now, wall: wall, nextSweep: now + sweepEvery,
 	}
 	c.nonce = c.m.rangeID << 32
 	c.schedule.limit = c.limits.ScheduleWindow
@@ -174,11 +179,10 @@ func newCore(now int64, id PartitionID, q settings, limits Limits, rng *rand.Ran
 	return c
 }
 
-// advance moves the core's time; it never runs backwards.
-func (c *core) advance(now int64) {
-	if now > c.now {
-		c.now = now
-	}
+// advance tells the time: now, which never jumps, and the wall clock, which may.
+func (c *core) advance(now, wall int64) {
+	c.now = max(c.now, now)
+	c.wall = wall
 }
 
 // open is the batch that takes the next operation.
@@ -294,18 +298,19 @@ func (c *core) touch(seq uint64) {
 	}
 }
 
-// wake is when the core wants to be told the time again, asked right after tick.
+// wake is how long until the core wants to be told the time again, asked right
+// after tick.
 // Scheduled tasks that are due by now and still there wait for something else: room,
 // or their own batch.
-func (c *core) wake() int64 {
-	w := c.nextSweep
-	if d, ok := c.leases.first(); ok && d < w {
-		w = d
+func (c *core) wake() time.Duration {
+	w := c.nextSweep - c.now
+	if d, ok := c.leases.first(); ok {
+		w = min(w, d-c.now)
 	}
-	if at, ok := c.schedule.first(); ok && at > c.now && at < w {
-		w = at
+	if at, ok := c.schedule.first(); ok && at > c.wall {
+		w = min(w, at-c.wall, int64(maxSleep))
 	}
-	return w
+	return time.Duration(w)
 }
 
 // tick does what time alone brings: leases that ran out, tasks that came due,
@@ -335,7 +340,7 @@ func (c *core) plan() {
 
 // loading says whether ready tasks may be in the store that memory doesn't hold.
 func (c *core) loading() bool {
-	return c.freshRead || c.fetches > 0 || c.readTo < c.m.nextSeq || c.schedule.mayBeDue(c.now)
+	return c.freshRead || c.fetches > 0 || c.readTo < c.m.nextSeq || c.schedule.mayBeDue(c.wall)
 }
 
 // readFresh asks for fresh tasks with sequence numbers in [from, to).

@@ -69,7 +69,7 @@ func (c *core) add(a *addCall) {
 
 func (c *core) knowsID(it *addItem) (known, sure bool) {
 	if at, ok := c.ids.get(it.id); ok {
-		if c.now-at < dedupWindow {
+		if c.wall-at < dedupWindow {
 			return true, true
 		}
 		return it.known, it.looked
@@ -89,7 +89,7 @@ func (c *core) addOne(it *addItem) {
 	c.m.nextSeq++
 	complete := c.readTo == seq // memory holds all fresh tasks
 	loc := location{level: defaultLevel}
-	delayed := it.runAt > c.now
+	delayed := it.runAt > c.wall
 	if delayed {
 		loc = location{parked: true}
 	}

@@ -100,13 +100,13 @@ func (c *core) fail(l *heldLease, it *endItem) {
 	if !it.hasDelay {
 		delay = c.backoff(l)
 	}
-	it.at = c.now + int64(delay)
+	it.at = c.wall + int64(delay)
 	c.reschedule(b, l, l.attempt, it.at, text)
 }
 
 // bury makes a task dead.
 func (c *core) bury(b *batch, l *heldLease, text string) {
-	b.putDead(c.m.uid, l.seq, &deadRow{attempt: l.attempt, loc: l.loc, deadAt: c.now, lastError: text})
+	b.putDead(c.m.uid, l.seq, &deadRow{attempt: l.attempt, loc: l.loc, deadAt: c.wall, lastError: text})
 	c.m.counts.dead++
 	c.stats.count(c.now, statDead, 1)
 }
@@ -122,7 +122,7 @@ func (c *core) reschedule(b *batch, l *heldLease, attempts int32, at int64, text
 func (c *core) release(l *heldLease) {
 	b := c.open()
 	c.endLease(b, l)
-	c.reschedule(b, l, l.attempt-1, min(l.readyAt, c.now), l.lastError)
+	c.reschedule(b, l, l.attempt-1, min(l.readyAt, c.wall), l.lastError)
 }
 
 func (c *core) extend(l *heldLease, it *endItem) {
@@ -152,7 +152,7 @@ func (c *core) expireLeases() {
 			c.bury(b, l, text)
 			continue
 		}
-		c.reschedule(b, l, l.attempt, c.now, text)
+		c.reschedule(b, l, l.attempt, c.wall, text)
 	}
 }
 

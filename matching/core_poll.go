@@ -145,7 +145,7 @@ func (c *core) serve(p *pollCall) {
 		// A full batch must be closed while t still counts as ready: its meta row
 		// may not tell of what only the next batch makes durable.
 		c.open()
-		if x := bodyExpiresAt(t.body); x != 0 && x <= c.now {
+		if x := bodyExpiresAt(t.body); x != 0 && x <= c.wall {
 			c.ready.pop(t)
 			c.expire(t)
 			continue
@@ -213,7 +213,7 @@ func (c *core) expire(t *task) {
 // old already.
 func (c *core) erase(b *batch, seq uint64, id taskID, addedAt int64, loc location, how ending) {
 	b.deleteBody(loc, c.m.uid, seq)
-	if c.now-addedAt >= dedupWindow {
+	if c.wall-addedAt >= dedupWindow {
 		b.deleteID(c.m.uid, id)
 		return
 	}

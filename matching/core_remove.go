@@ -117,7 +117,7 @@ func (c *core) revive(r *reviveCall) {
 		b := c.open()
 		b.deleteDead(c.m.uid, t.seq)
 		c.m.counts.dead--
-		u := &upcomingTask{at: c.now, seq: t.seq, batch: b.number, scheduled: scheduled{loc: t.loc}}
+		u := &upcomingTask{at: c.wall, seq: t.seq, batch: b.number, scheduled: scheduled{loc: t.loc}}
 		b.putSchedule(c.m.uid, u.at, u.seq, &u.scheduled)
 		c.m.counts.scheduled++
 		c.schedule.add(u)

@@ -16,7 +16,7 @@ const fetchTasks = 512
 func (c *core) promote() {
 	var f fetchBodies
 	for c.ready.len()+len(c.fetching) < c.limits.WindowTasks && c.ready.bytes < c.limits.WindowBytes && c.fetches < 4 {
-		u := c.schedule.popDue(c.now)
+		u := c.schedule.popDue(c.wall)
 		if u == nil {
 			break
 		}

@@ -15,7 +15,7 @@ func (c *core) noteEnded(b *batch) {
 	}
 	k := b.op(opPut, spaceEnded)
 	b.args = binary.BigEndian.AppendUint64(b.args, c.m.uid)
-	b.args = binary.BigEndian.AppendUint64(b.args, uint64(c.now))
+	b.args = binary.BigEndian.AppendUint64(b.args, uint64(c.wall))
 	b.args = binary.BigEndian.AppendUint64(b.args, c.m.rangeID<<32|b.number)
 	b.endKey(k)
 	v := b.beginValue()
@@ -42,7 +42,7 @@ func (c *core) startSweep() {
 		return
 	}
 	c.sweeping = true
-	c.reads = append(c.reads, sweepIDs{before: c.now - dedupWindow, limit: sweepRows})
+	c.reads = append(c.reads, sweepIDs{before: c.wall - dedupWindow, limit: sweepRows})
 }
 
 func (c *core) gotSweep(r sweptIDs) {
@@ -53,7 +53,7 @@ func (c *core) gotSweep(r sweptIDs) {
 	b := c.open()
 	for _, id := range r.ids {
 		// An id that was added anew since the look has a new row.
-		if at, ok := c.ids.get(id); ok && c.now-at < dedupWindow {
+		if at, ok := c.ids.get(id); ok && c.wall-at < dedupWindow {
 			continue
 		}
 		b.deleteID(c.m.uid, id)

@@ -35,7 +35,7 @@ func (c *core) describe(d *describeCall) {
 	d.loaded = c.ready.len()
 	d.waiting = c.pollers.n
 	d.oldest = c.ready.oldest()
-	d.now = c.now
+	d.now = c.wall
 	for i := range d.rates {
 		d.rates[i] = c.stats.rate(c.now, stat(i))
 	}

@@ -47,7 +47,8 @@ type Engine struct {
 	log     *slog.Logger
 	options Options
 	metrics *metrics
-	now     func() int64
+	now     func() int64 // wall clock, unix nanoseconds
+	steady  func() int64 // the same at the start, without jumps since
 
 	mu       sync.Mutex
 	owners   map[PartitionID]*owner
@@ -82,6 +83,8 @@ func New(o Options) (*Engine, error) {
 		seed:        rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 		janitorStop: make(chan struct{}), janitorDone: make(chan struct{}),
 	}
+	began := time.Now()
+	e.steady = func() int64 { return began.UnixNano() + int64(time.Since(began)) }
 	var err error
 	if e.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("matching: metrics: %w", err)
@@ -181,7 +184,7 @@ func (e *Engine) owner(ctx context.Context, id PartitionID, create bool) (*owner
 	o := &owner{
 		engine: e, id: id, bucket: shard.BucketOf(id.Hash(), e.router.BucketCount()), limits: e.options.Limits,
 		loaded: make(chan struct{}), signal: make(chan struct{}, 1), exited: make(chan struct{}),
-		lastUsed: e.now(),
+		lastUsed: e.steady(),
 	}
 	uid := e.seed.Uint64()
 	rng := rand.New(rand.NewPCG(e.seed.Uint64(), e.seed.Uint64()))
@@ -261,7 +264,7 @@ func (e *Engine) loadCore(ctx context.Context, o *owner, uid uint64, rng *rand.R
 	e.log.Debug("partition loaded", "partition", o.id.String(), "range_id", o.rangeID)
 	st := settingsOf(q)
 	o.settings.Store(&st)
-	return newCore(e.now(), o.id, st, o.limits, rng, from), nil
+	return newCore(e.steady(), e.now(), o.id, st, o.limits, rng, from), nil
 }
 
 // read fills in what a core needs besides its meta row.
@@ -326,7 +329,7 @@ func (e *Engine) janitor() {
 }
 
 func (e *Engine) unloadIdle() {
-	before := e.now() - int64(e.options.IdleTime)
+	before := e.steady() - int64(e.options.IdleTime)
 	e.mu.Lock()
 	owners := make([]*owner, 0, len(e.owners))
 	for _, o := range e.owners {

@@ -3,6 +3,7 @@ package matching
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,7 +76,7 @@ func (o *owner) submit(ev any, use bool) error {
 		}
 	}
 	if use {
-		o.lastUsed = o.engine.now()
+		o.lastUsed = o.engine.steady()
 	}
 	o.calls = append(o.calls, ev)
 	first := len(o.calls) == 1
@@ -110,7 +111,7 @@ func (o *owner) run(c *core) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var (
-		wake         int64
+		wake         = int64(math.MaxInt64) // when the timer fires
 		calls, inner []any
 		reading      int
 	)
@@ -125,7 +126,7 @@ func (o *owner) run(c *core) {
 		stopped := o.stopped
 		o.mu.Unlock()
 
-		c.advance(o.engine.now())
+		c.advance(o.engine.steady(), o.engine.now())
 		for i, ev := range inner {
 			o.handle(c, ev, &reading)
 			inner[i] = nil
@@ -145,9 +146,10 @@ func (o *owner) run(c *core) {
 			o.engine.metrics.unloaded(o)
 			return
 		}
-		if w := c.wake(); w != wake {
+		// The timer is set anew only when it would come too late.
+		if w := c.now + int64(c.wake()); w < wake {
 			wake = w
-			timer.Reset(time.Duration(max(w-o.engine.now(), 0)))
+			timer.Reset(time.Duration(max(w-o.engine.steady(), 0)))
 		}
 		o.mu.Lock()
 		idle := len(o.inner) == 0 && (len(o.calls) == 0 || c.pendingBytes > o.limits.PendingBytes)
@@ -156,7 +158,7 @@ func (o *owner) run(c *core) {
 			select {
 			case <-o.signal:
 			case <-timer.C:
-				wake = 0
+				wake = math.MaxInt64
 			}
 		}
 	}

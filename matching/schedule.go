@@ -92,8 +92,11 @@ func (s *scheduleIndex) wantsRead() bool {
 	return !s.whole && !s.reading && s.live < s.limit/2
 }
 
-// mayBeDue says whether a row that is due may be only in the store.
+// mayBeDue says whether there may be a row that is due.
 func (s *scheduleIndex) mayBeDue(now int64) bool {
+	if at, ok := s.first(); ok && at <= now {
+		return true
+	}
 	return !s.whole && (s.reading || s.live == 0) && s.horizonAt <= now
 }
 

@@ -110,6 +110,7 @@ type sim struct {
 	t     *testing.T
 	rng   *rand.Rand
 	now   int64
+	jump  int64
 	store *memStore
 	core  *core
 	id    PartitionID
@@ -154,7 +155,7 @@ func (s *sim) load() {
 		s.fatalf("load: %v", err)
 	}
 	q := settings{leaseTime: 10 * time.Second, maxAttempts: 3, retry: retryPolicy{time.Second, 20 * time.Second, 2, 0.25}}
-	s.core = newCore(s.now, s.id, q, s.limit, rand.New(rand.NewPCG(s.rng.Uint64(), 1)), from)
+	s.core = newCore(s.now, s.wall(), s.id, q, s.limit, rand.New(rand.NewPCG(s.rng.Uint64(), 1)), from)
 }
 
 // crash loses the memory; some of what was under way arrived.
@@ -187,6 +188,9 @@ func (s *sim) crash() {
 	s.step()
 }
 
+// wall is the wall clock; tests may make it jump.
+func (s *sim) wall() int64 { return s.now + s.jump }
+
 func (s *sim) apply(b *batch) {
 	if err := s.store.apply(b.args); err != nil {
 		s.fatalf("apply: %v", err)
@@ -196,7 +200,7 @@ func (s *sim) apply(b *batch) {
 // step lets the core follow up on events, as the shell does.
 func (s *sim) step() {
 	c := s.core
-	c.advance(s.now)
+	c.advance(s.now, s.wall())
 	c.tick()
 	c.match()
 	for b := c.take(); b != nil; b = c.take() {
@@ -303,7 +307,7 @@ func (s *sim) add() {
 		mine = append(mine, st)
 	}
 	s.logf("%d add %d", s.now/1e9, len(a.items))
-	s.core.advance(s.now)
+	s.core.advance(s.now, s.wall())
 	s.core.add(a)
 	counted := make([]bool, len(a.items))
 	s.calls = append(s.calls, func() bool {
@@ -355,7 +359,7 @@ func (s *sim) add() {
 func (s *sim) poll() {
 	p := &pollCall{max: 1 + s.rng.IntN(3), identity: "w", noWait: s.rng.IntN(2) == 0}
 	p.init()
-	s.core.advance(s.now)
+	s.core.advance(s.now, s.wall())
 	s.core.poll(p)
 	s.calls = append(s.calls, func() bool {
 		if !answered(&p.call) {
@@ -425,7 +429,7 @@ func (s *sim) end() {
 	if kind == endComplete {
 		st.mayBeGone = true
 	}
-	s.core.advance(s.now)
+	s.core.advance(s.now, s.wall())
 	s.core.end(e)
 	s.calls = append(s.calls, func() bool {
 		if !answered(&e.call) {
@@ -482,7 +486,7 @@ func (s *sim) lookAndRemove() {
 	l := &lookupCall{}
 	l.init()
 	core := s.core
-	core.advance(s.now)
+	core.advance(s.now, s.wall())
 	core.beginLookup(l)
 	what := s.rng.IntN(10)
 	var r *removeCall

@@ -241,7 +241,7 @@ func (e *Engine) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.P
 		o.giveBack(p)
 		return nil, err
 	}
-	return pollResponse(o, p, e.now())
+	return pollResponse(o, p, e.steady())
 }
 
 // pollMargin is how long before the caller's deadline a poll ends.
