@@ -165,10 +165,6 @@ func (l *Log) mend(c *chain, s *scanned, f File) error {
 	if !torn && proven {
 		return nil
 	}
-	if torn {
-		l.opt.Logger.Warn("cut an unfinished write off the end of the write-ahead log: it was never acknowledged as durable",
-			"file", s.path, "offset", s.end, "bytes", s.dirtyEnd-s.end, "last_index", c.bounds.last)
-	}
 	for off := s.end; off < s.dirtyEnd; off += fillChunk {
 		if err := writeAll(f, zeroChunk[:min(fillChunk, s.dirtyEnd-off)], off); err != nil {
 			return err

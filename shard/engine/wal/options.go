@@ -14,7 +14,8 @@ const (
 	DurabilityFsync Durability = iota
 	// DurabilityInterval: at most SyncInterval, or MaxUnsyncedBytes, later.
 	DurabilityInterval
-	// DurabilityNone: when the operating system likes. For tests.
+	// DurabilityNone: when the operating system likes. For tests: a log that was ever used like this may look damaged after a
+	// power cut.
 	DurabilityNone
 )
 

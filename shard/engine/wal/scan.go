@@ -118,6 +118,7 @@ type chain struct {
 	damage   *CorruptionError
 	damaged  *scanned // the segment that damage is about, nil if it is missing
 	bytes    int64    // of all frames
+	buf      []byte   // read into
 }
 
 // openFunc opens a segment for the scan.
@@ -304,7 +305,8 @@ func beganLater(segs []*scanned, lastSeq uint64, open openFunc) (*scanned, error
 
 // scan reads one segment into s and moves the chain on by its frames. first says that the chain begins here.
 func (c *chain) scan(s *scanned, f File, first bool) error {
-	w := &window{f: f, size: s.size}
+	w := &window{f: f, size: s.size, start: -1, buf: c.buf[:0]}
+	defer func() { c.buf = w.buf }()
 	s.headerErr, s.first, s.end, s.dirtyEnd = errBadHeader, segmentHeaderSize, segmentHeaderSize, segmentHeaderSize
 	if s.size >= segmentHeaderSize {
 		b, err := w.at(0, segmentHeaderSize)
