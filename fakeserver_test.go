@@ -472,6 +472,16 @@ func (q *fakeQueue) info(namespace, name string) *v1.Queue {
 	return &v1.Queue{Namespace: namespace, Name: name, Config: q.config, Paused: q.paused}
 }
 
+func (f *fakeServer) DescribeQueue(ctx context.Context, r *v1.DescribeQueueRequest) (*v1.DescribeQueueResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q, err := f.queue(r.Queue, false)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.DescribeQueueResponse{Queue: q.info(r.Namespace, r.Queue)}, nil
+}
+
 func (f *fakeServer) DeleteQueue(ctx context.Context, r *v1.DeleteQueueRequest) (*v1.DeleteQueueResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

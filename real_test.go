@@ -224,7 +224,7 @@ func TestReal_delayedTasksWait(t *testing.T) {
 
 func TestReal_longJobsKeepTheirLeaseAndCancelledOnesEnd(t *testing.T) {
 	client := connect(t)
-	result, err := client.Add(within(t), "q", switchyard.Task{Kind: "k", LeaseTime: 200 * time.Millisecond})
+	result, err := client.Add(within(t), "q", switchyard.Task{Kind: "k", LeaseTime: 900 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,9 +234,13 @@ func TestReal_longJobsKeepTheirLeaseAndCancelledOnesEnd(t *testing.T) {
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
 		return ctx.Err()
-	}), switchyard.WorkerOptions{})
+	}), switchyard.WorkerOptions{OnError: func(e switchyard.TaskError) {
+		if e.Op != "extend" || e.Job.ID != result.ID {
+			t.Error(e)
+		}
+	}})
 	<-started
-	time.Sleep(time.Second) // five leases
+	time.Sleep(2500 * time.Millisecond) // more than two leases
 	if n := len(started) + len(cause); n != 0 || w.Stats().Running != 1 {
 		t.Fatalf("the lease was lost: %+v", w.Stats())
 	}

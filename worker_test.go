@@ -223,18 +223,18 @@ func TestWorker_longJobsKeepTheirLease(t *testing.T) {
 	f := startFake(t)
 	client := dialFake(t, f)
 	for name, opts := range map[string]WorkerOptions{
-		"the worker's lease time": {LeaseTime: 100 * time.Millisecond},
+		"the worker's lease time": {LeaseTime: 900 * time.Millisecond},
 		"the task's lease time":   {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			addTasks(t, client, 1, func(task *Task) { task.LeaseTime = 100 * time.Millisecond })
+			addTasks(t, client, 1, func(task *Task) { task.LeaseTime = 900 * time.Millisecond })
 			var runs atomic.Int64
 			w := startWorker(t, client, HandlerFunc(func(ctx context.Context, job *Job) error {
 				runs.Add(1)
 				select {
 				case <-ctx.Done():
 					t.Errorf("cancelled: %v", context.Cause(ctx))
-				case <-time.After(500 * time.Millisecond):
+				case <-time.After(2 * time.Second):
 				}
 				return nil
 			}), opts)
@@ -257,7 +257,7 @@ func TestWorker_aLostLeaseCancelsTheJob(t *testing.T) {
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
 		return ctx.Err()
-	}), WorkerOptions{LeaseTime: 150 * time.Millisecond, OnError: func(e TaskError) {
+	}), WorkerOptions{LeaseTime: 2 * time.Second, OnError: func(e TaskError) {
 		hooked.Add(1)
 		if e.Op != "extend" || e.Job.ID != id || !errors.Is(e, ErrTaskCancelled) || !strings.Contains(e.Error(), id) {
 			t.Errorf("hook: %v", e)
@@ -294,7 +294,7 @@ func TestWorker_anUnreachableServerCancelsTheJobWhenTheLeaseIsOver(t *testing.T)
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
 		return nil
-	}), WorkerOptions{LeaseTime: 150 * time.Millisecond, Concurrency: 1})
+	}), WorkerOptions{LeaseTime: time.Second, Concurrency: 1})
 	select {
 	case err := <-cause:
 		if !errors.Is(err, ErrLeaseLost) {
@@ -515,7 +515,7 @@ func TestWorker_keepsNothingFromOthersWhenItIsSlow(t *testing.T) {
 func TestWorker_handsBackWhatWaitsTooLong(t *testing.T) {
 	f := startFake(t)
 	client := dialFake(t, f)
-	addTasks(t, client, 5, func(task *Task) { task.LeaseTime = 300 * time.Millisecond })
+	addTasks(t, client, 5, func(task *Task) { task.LeaseTime = 900 * time.Millisecond })
 	proceed := make(chan struct{})
 	var once sync.Once
 	w := startWorker(t, client, HandlerFunc(func(ctx context.Context, job *Job) error {
