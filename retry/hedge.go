@@ -73,8 +73,8 @@ func (c HedgeConfig) Check() error {
 	return nil
 }
 
-// Never is the delay of a backup that is not sent.
-const Never time.Duration = math.MaxInt64
+// NoHedge is the delay of a backup that is not sent.
+const NoHedge time.Duration = math.MaxInt64
 
 // Hedger decides when a request gets a backup. It is safe for concurrent use;
 // now is the time since some fixed moment.
@@ -109,13 +109,13 @@ func NewHedger(c HedgeConfig, client *Budget, now time.Duration) (*Hedger, error
 	}
 	latency.started = now
 	h := &Hedger{config: c, own: own, client: client, latency: latency}
-	h.delay.Store(int64(Never))
+	h.delay.Store(int64(NoHedge))
 	h.next.Store(int64(now + c.Refresh))
 	return h, nil
 }
 
 // Begin starts a request and returns how long after now its backup is due, or
-// Never.
+// NoHedge.
 func (h *Hedger) Begin(now time.Duration) time.Duration {
 	h.own.Deposit(now)
 	h.refresh(now)
@@ -139,7 +139,7 @@ func (h *Hedger) refresh(now time.Duration) {
 		// minute is not a new one.
 		return
 	case digestCell(delay) >= digestCell(h.config.MaxDelay):
-		delay = Never
+		delay = NoHedge
 	default:
 		delay = max(delay, h.config.MinDelay)
 	}

@@ -115,8 +115,8 @@ func TestHedger_delayIsThePercentile(t *testing.T) {
 // The reference hedges after 1 ms while its first window has not ended.
 func TestHedger_startsBlindOnlyAsTheReference(t *testing.T) {
 	for blind, want := range map[bool][4]time.Duration{
-		true:  {Never, Never, ms, 50 * ms},
-		false: {Never, 50 * ms, 50 * ms, 50 * ms},
+		true:  {NoHedge, NoHedge, ms, 50 * ms},
+		false: {NoHedge, 50 * ms, 50 * ms, 50 * ms},
 	} {
 		h := newHedger(t, HedgeConfig{MaxExtraLoad: 0.1, BlindStart: blind}, nil)
 		var got [4]time.Duration
@@ -154,8 +154,8 @@ func TestHedger_bounds(t *testing.T) {
 		"all latencies 0":     {HedgeConfig{MaxExtraLoad: .1}, 0, ms},
 		"a longer least":      {HedgeConfig{MaxExtraLoad: .1, MinDelay: 7 * ms}, 0, 7 * ms},
 		"just below the most": {HedgeConfig{MaxExtraLoad: .1}, 1900 * ms, 1900 * ms},
-		"the most":            {HedgeConfig{MaxExtraLoad: .1}, 2 * time.Second, Never},
-		"more than the most":  {HedgeConfig{MaxExtraLoad: .1}, time.Minute, Never},
+		"the most":            {HedgeConfig{MaxExtraLoad: .1}, 2 * time.Second, NoHedge},
+		"more than the most":  {HedgeConfig{MaxExtraLoad: .1}, time.Minute, NoHedge},
 	} {
 		h := newHedger(t, c.config, nil)
 		for range 100 {
