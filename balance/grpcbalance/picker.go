@@ -1,0 +1,70 @@
+package grpcbalance
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/balancer"
+
+	"github.com/switchyard-dev/switchyard/balance"
+	"github.com/switchyard-dev/switchyard/retry"
+)
+
+// tries is how many endpoints without a connection a pick passes over.
+const tries = 8
+
+type picker struct{ lb *lb }
+
+// Pick implements balancer.Picker.
+func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
+	b := p.lb
+	if err := b.failing.Load(); err != nil {
+		return balancer.PickResult{}, *err
+	}
+	core := b.core.Load()
+	attempt := retry.AttemptOf(info.Ctx)
+	var avoid [tries + 4]*balance.Node
+	n := 0
+	if attempt != nil {
+		for _, x := range attempt.Avoid {
+			if node, ok := x.(*balance.Node); ok && n < 4 {
+				avoid[n] = node
+				n++
+			}
+		}
+	}
+	for range tries {
+		pick, err := core.PickAvoiding(avoid[:n])
+		if err != nil {
+			if errors.Is(err, balance.ErrNoEndpoints) {
+				err = fmt.Errorf("%w for %s", errNoEndpoints, b.target)
+			}
+			return balancer.PickResult{}, err
+		}
+		e := pick.Value().(*entry)
+		l := e.link.Load()
+		if l.ready.Load() {
+			if attempt != nil {
+				attempt.Chosen(pick.Node())
+			}
+			return balancer.PickResult{SubConn: l.sc, Done: done(pick, attempt)}, nil
+		}
+		pick.Done(balance.Ignored)
+		e.connect()
+		avoid[n] = pick.Node()
+		n++
+	}
+	if b.ready.Load() > 0 {
+		b.kick()
+	}
+	return balancer.PickResult{}, balancer.ErrNoSubConnAvailable
+}
+
+func done(pick balance.Pick, attempt *retry.Attempt) func(balancer.DoneInfo) {
+	return func(info balancer.DoneInfo) {
+		if attempt != nil && info.Err != nil && !info.BytesSent {
+			attempt.NotSent()
+		}
+		pick.Done(outcomeOf(info))
+	}
+}
