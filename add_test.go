@@ -29,6 +29,18 @@ func failFirst(n int64, method string, err error) func(string, any) error {
 	}
 }
 
+// failItems returns a hook that refuses the first n items of a method.
+func failItems(method string, n int64) func(string) *v1.ItemError {
+	var left atomic.Int64
+	left.Store(n)
+	return func(m string) *v1.ItemError {
+		if m == method && left.Add(-1) >= 0 {
+			return reason.Item(overloaded())
+		}
+		return nil
+	}
+}
+
 func overloaded() error {
 	return reason.New(codes.ResourceExhausted, reason.Overloaded, nil, "too much at once")
 }
@@ -331,6 +343,46 @@ func TestAddMany_repeatsWhatFailedForAMoment(t *testing.T) {
 	}
 	if n := len(f.queues["q"].tasks); n != 2 {
 		t.Errorf("%d tasks, want 2", n)
+	}
+}
+
+func TestAddMany_repeatsSingleTasksThatFailedForAMoment(t *testing.T) {
+	f := startFake(t, func(f *fakeServer) { f.item = failItems("AddTasks", 4) })
+	client := dialFake(t, f)
+	if _, err := client.Add(t.Context(), "q", Task{Kind: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	results, err := client.AddMany(t.Context(), "q", []Task{{Kind: "bad"}, {Kind: "a"}, {Kind: "b"}, {Kind: "c"}, {Kind: "d"}})
+	var batch *BatchError
+	if !errors.As(err, &batch) || batch.Failed != 1 || !strings.Contains(err.Error(), "1 of 5 tasks were not added; the first: the kind is bad") {
+		t.Fatalf("%+v, %v", results, err)
+	}
+	for i, r := range results {
+		if stored := f.queues["q"].tasks[r.ID]; i > 0 && (r.Err != nil || stored == nil || stored.spec.Kind != string("abcd"[i-1])) {
+			t.Errorf("task %d: %+v, %v", i, r, stored)
+		}
+	}
+	if n := len(f.queues["q"].tasks); n != 5 {
+		t.Errorf("%d tasks, want 5", n)
+	}
+}
+
+func TestTask_runAt(t *testing.T) {
+	soon, later := time.Now().Add(time.Minute), time.Now().Add(time.Hour)
+	for name, c := range map[string]struct {
+		task Task
+		want time.Time
+	}{
+		"neither":          {Task{}, time.Time{}},
+		"run-at":           {Task{RunAt: soon}, soon},
+		"delay":            {Task{Delay: time.Minute}, soon},
+		"run-at is later":  {Task{RunAt: later, Delay: time.Minute}, later},
+		"delay is later":   {Task{RunAt: soon, Delay: time.Hour}, later},
+		"a negative delay": {Task{Delay: -time.Hour}, time.Time{}},
+	} {
+		if got := c.task.runAt(); got.Sub(c.want).Abs() > 10*time.Second {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
 	}
 }
 

@@ -170,6 +170,31 @@ func TestDispatch_overdueTasksGoFirstInFirstOut(t *testing.T) {
 	})
 }
 
+func TestDispatch_overdueTasksMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDispatch(WorkerOptions{Concurrency: 1, Polls: 1, Prefetch: 10})
+		d.deliver(d.reserve(), batchOf(11), time.Now())
+		asked := make(chan int, 1)
+		go func() { asked <- d.reserve() }()
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		if n := len(d.overdue(time.Now())); n != 11 {
+			t.Errorf("%d are overdue", n)
+		}
+		synctest.Wait()
+		select {
+		case n := <-asked:
+			if n != 11 {
+				t.Errorf("asks for %d", n)
+			}
+		default:
+			t.Error("the poller still waits")
+			d.stop()
+			<-asked
+		}
+	})
+}
+
 func TestDispatch_stopEndsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDispatch(WorkerOptions{Concurrency: 2, Polls: 2, Prefetch: -1})

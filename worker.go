@@ -297,5 +297,9 @@ func (w *Worker) report(op string, job *Job, err error) {
 		w.opts.OnError(TaskError{Op: op, Job: job, Err: err})
 		return
 	}
-	w.log.Warn("the server did not take a task's result", "op", op, "id", job.ID, "kind", job.Kind, "error", err)
+	text := "the server did not take a task's result"
+	if op == "extend" {
+		text = "a task's lease is lost"
+	}
+	w.log.Warn(text, "op", op, "id", job.ID, "kind", job.Kind, "error", err)
 }

@@ -271,6 +271,9 @@ func (d *dispatch) overdue(now time.Time) []*Job {
 			d.dropBatch()
 		}
 	}
+	if len(out) > 0 {
+		d.room.Broadcast() // pollers look again
+	}
 	return out
 }
 

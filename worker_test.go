@@ -1,7 +1,6 @@
 package switchyard
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +18,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/switchyard-dev/switchyard/api/reason"
-	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
@@ -366,105 +364,6 @@ func TestWorker_resultsThatTheServerRefusesAreReported(t *testing.T) {
 	}
 }
 
-func TestWorker_stopWaitsForRunningJobsAndReleasesTheOthers(t *testing.T) {
-	f := startFake(t)
-	client := dialFake(t, f)
-	ids := addTasks(t, client, 10)
-	proceed := make(chan struct{})
-	w := startWorker(t, client, HandlerFunc(func(ctx context.Context, job *Job) error {
-		<-proceed
-		return ctx.Err()
-	}), WorkerOptions{Concurrency: 2, Prefetch: 4})
-	eventually(t, "two run and four wait", func() bool { s := w.Stats(); return s.Running == 2 && s.Waiting == 4 })
-	w.stop()
-	eventually(t, "those that wait are released", func() bool { return w.Stats().Released == 4 })
-	select {
-	case err := <-w.done:
-		t.Fatalf("Run returned %v with jobs running", err)
-	default:
-	}
-	close(proceed)
-	if err := w.wait(); err != nil {
-		t.Fatal(err)
-	}
-	states := map[TaskState]int{}
-	for _, id := range ids {
-		info := state(t, client, id)
-		states[info.State]++
-		if info.State == TaskReady && info.Attempt != 0 {
-			t.Errorf("a task that did not run has attempt %d", info.Attempt)
-		}
-	}
-	if states[TaskCompleted] != 2 || states[TaskReady] != 8 {
-		t.Errorf("states %v", states)
-	}
-}
-
-func TestWorker_stopCancelsJobsAfterTheTimeoutAndReleasesThem(t *testing.T) {
-	for name, stop := range map[string]func(*running){
-		"stop timeout": func(w *running) { w.stop() },
-		"stop now":     func(w *running) { w.StopNow() },
-		"both":         func(w *running) { w.stop(); w.StopNow() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			client := dialFake(t, startFake(t))
-			ids := addTasks(t, client, 2)
-			w := startWorker(t, client, HandlerFunc(func(ctx context.Context, job *Job) error {
-				<-ctx.Done()
-				if !errors.Is(context.Cause(ctx), ErrWorkerStopped) {
-					t.Errorf("cause %v", context.Cause(ctx))
-				}
-				return fmt.Errorf("interrupted: %w", ctx.Err())
-			}), WorkerOptions{Concurrency: 2, StopTimeout: map[string]time.Duration{"stop timeout": 50 * time.Millisecond}[name]})
-			eventually(t, "both run", func() bool { return w.Stats().Running == 2 })
-			stop(w)
-			if err := w.wait(); err != nil {
-				t.Fatal(err)
-			}
-			for _, id := range ids {
-				if info := state(t, client, id); info.State != TaskReady || info.Attempt != 0 {
-					t.Errorf("%+v", info)
-				}
-			}
-		})
-	}
-}
-
-func TestWorker_stopDoesNotWaitForeverForAJob(t *testing.T) {
-	client := dialFake(t, startFake(t))
-	addTasks(t, client, 1)
-	proceed := make(chan struct{})
-	returned := make(chan struct{})
-	w := startWorker(t, client, HandlerFunc(func(context.Context, *Job) error {
-		defer close(returned)
-		<-proceed
-		return nil
-	}), WorkerOptions{Concurrency: 1, StopTimeout: time.Millisecond, CancelTimeout: time.Millisecond})
-	eventually(t, "it runs", func() bool { return w.Stats().Running == 1 })
-	if err := w.end(); err == nil || !strings.Contains(err.Error(), "1 handlers are still running") {
-		t.Errorf("error %v", err)
-	}
-	close(proceed)
-	<-returned
-}
-
-func TestWorker_stopGivesUpWhenTheServerTakesNoResults(t *testing.T) {
-	f := startFake(t, func(f *fakeServer) {
-		f.before = failFirst(1<<40, "CompleteTasks", status.Error(codes.Unavailable, "gone"))
-	})
-	client := dialFake(t, f)
-	addTasks(t, client, 3)
-	w := startWorker(t, client, HandlerFunc(func(context.Context, *Job) error { return nil }),
-		WorkerOptions{FlushTimeout: 50 * time.Millisecond})
-	eventually(t, "all have run", func() bool { return w.Stats().Unacknowledged == 3 })
-	if err := w.end(); err == nil || !strings.Contains(err.Error(), "3 results did not reach the server") {
-		t.Errorf("error %v", err)
-	}
-	if s := w.Stats(); s.Errors != 3 || s.Unacknowledged != 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
 func TestWorker_boundsUnacknowledgedResults(t *testing.T) {
 	hold := make(chan struct{})
 	f := startFake(t, func(f *fakeServer) {
@@ -524,86 +423,11 @@ func TestWorker_handsBackWhatWaitsTooLong(t *testing.T) {
 	}), WorkerOptions{Concurrency: 1, Prefetch: 4})
 	t.Cleanup(func() { once.Do(func() { close(proceed) }) })
 	eventually(t, "four were handed back", func() bool { return w.Stats().Released >= 4 })
-	if s := w.Stats(); s.Running != 1 || s.LeasesLost != 0 {
+	if s := w.Stats(); s.Running != 1 {
 		t.Errorf("%+v", s)
 	}
 	once.Do(func() { close(proceed) })
 	eventually(t, "all are completed in the end", func() bool { return w.Stats().Completed == 5 })
-}
-
-func TestWorker_unknownQueueEndsRun(t *testing.T) {
-	client := dialFake(t, startFake(t))
-	err := startWorker(t, client, NewMux(), WorkerOptions{}).wait()
-	if !errors.Is(err, ErrQueueNotFound) || !strings.Contains(err.Error(), `poll queue "q"`) {
-		t.Errorf("error %v", err)
-	}
-}
-
-func TestWorker_pollsAgainAfterErrors(t *testing.T) {
-	f := startFake(t, func(f *fakeServer) { f.before = failFirst(3, "PollTasks", status.Error(codes.Unavailable, "gone")) })
-	client := dialFake(t, f)
-	addTasks(t, client, 1)
-	var logged bytes.Buffer
-	w := startWorker(t, client, HandlerFunc(func(context.Context, *Job) error { return nil }), WorkerOptions{
-		Logger: slog.New(slog.NewTextHandler(&logged, nil)), Polls: 1})
-	eventually(t, "completed", func() bool { return w.Stats().Completed == 1 })
-	if err := w.end(); err != nil {
-		t.Error(err)
-	}
-	if s := w.Stats(); s.PollErrors != 3 {
-		t.Errorf("%+v", s)
-	}
-	if n := strings.Count(logged.String(), "cannot poll"); n != 1 {
-		t.Errorf("logged %d times:\n%s", n, logged.String())
-	}
-}
-
-func TestWorker_doesNotStormAServerThatDoesNotWait(t *testing.T) {
-	f := startFake(t, func(f *fakeServer) {
-		f.before = func(_ string, r any) error {
-			if r, ok := r.(*v1.PollTasksRequest); ok {
-				r.Wait = nil
-			}
-			return nil
-		}
-	})
-	client := dialFake(t, f)
-	addTasks(t, client, 1)
-	w := startWorker(t, client, HandlerFunc(func(context.Context, *Job) error { return nil }), WorkerOptions{})
-	eventually(t, "completed", func() bool { return w.Stats().Completed == 1 })
-	time.Sleep(300 * time.Millisecond)
-	if n := f.count("PollTasks"); n > 40 {
-		t.Errorf("%d polls in 0.3 s", n)
-	}
-}
-
-func TestWorker_closedClientEndsRun(t *testing.T) {
-	f := startFake(t)
-	client := dialFake(t, f)
-	addTasks(t, client, 1)
-	w := startWorker(t, client, HandlerFunc(func(context.Context, *Job) error { return nil }), WorkerOptions{FlushTimeout: 100 * time.Millisecond})
-	eventually(t, "completed", func() bool { return w.Stats().Completed == 1 })
-	client.Close()
-	if err := w.wait(); !errors.Is(err, ErrClientClosed) {
-		t.Errorf("error %v", err)
-	}
-}
-
-func TestWorker_optionsThatMakeNoSense(t *testing.T) {
-	client := dialFake(t, startFake(t))
-	for _, opts := range []WorkerOptions{
-		{Concurrency: -1}, {LeaseTime: -1}, {Polls: -1}, {PollWait: -1}, {MaxUnacknowledged: -1},
-		{StopTimeout: -1}, {CancelTimeout: -1}, {FlushTimeout: -1},
-	} {
-		if err := NewWorker(client, "q", NewMux(), opts).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "WorkerOptions.") {
-			t.Errorf("%+v: error %v", opts, err)
-		}
-	}
-	w := startWorker(t, client, NewMux(), WorkerOptions{})
-	w.wait()
-	if err := w.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "twice") {
-		t.Errorf("second Run: %v", err)
-	}
 }
 
 func BenchmarkWorker(b *testing.B) {
