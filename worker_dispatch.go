@@ -211,6 +211,9 @@ func (d *dispatch) deliver(reserved int, jobs []Job, now time.Time) bool {
 		d.waiting += len(jobs)
 		d.wakeHandler()
 	}
+	if d.idlePollers > 0 && d.ask() > 0 {
+		d.room.Signal() // less came than was asked for
+	}
 	return true
 }
 
