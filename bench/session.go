@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,8 +20,9 @@ const startTimeout = 60 * time.Second
 
 // session measures one system after the other and gathers the results.
 type session struct {
-	flags *flags
-	file  report.File
+	flags  *flags
+	file   report.File
+	failed int // scenarios
 }
 
 func (s *session) begin(ctx context.Context) error {
@@ -89,7 +91,7 @@ func (s *session) run(ctx context.Context, name, mode string, round int) error {
 	}()
 	for _, sc := range strings.Split(s.flags.scenarios, ",") {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return errors.New("interrupted")
 		}
 		if live == nil {
 			if live, err = s.start(ctx, sys, durability, slow); err != nil {
@@ -98,7 +100,13 @@ func (s *session) run(ctx context.Context, name, mode string, round int) error {
 			run.Version = live.server.Version()
 		}
 		result := scenario.Run(ctx, live.server, sc, s.flags.options, live.sync(s.flags.slow))
+		if ctx.Err() != nil {
+			return errors.New("interrupted")
+		}
 		fmt.Fprintln(os.Stderr, "  "+line(result))
+		if result.Error != "" {
+			s.failed++
+		}
 		run.Results = append(run.Results, result)
 		// Fresh data for each scenario where a start is cheap, and after trouble.
 		if freshEachTime(sys) || result.Error != "" {
@@ -225,5 +233,8 @@ func (s *session) finish(out string) error {
 		return err
 	}
 	s.file.Table(os.Stdout)
+	if s.failed > 0 {
+		return fmt.Errorf("%d scenarios failed", s.failed)
+	}
 	return nil
 }

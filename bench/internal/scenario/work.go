@@ -19,6 +19,9 @@ var errCut = errors.New("not drained in time")
 // time is over (errCut).
 func (r *run) drained(ctx context.Context, workers system.Workers, tasks int64, limit time.Time) error {
 	for r.l.Handled() < tasks {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if time.Now().After(limit) {
 			if _, err := workers.Completed(ctx); err != nil {
 				return err
@@ -196,6 +199,9 @@ func addToHandler(ctx context.Context, r *run) (Result, error) {
 		if !measure.Load() && at.Sub(start) >= lead {
 			measure.Store(true)
 			syncs = r.sync.count()
+		}
+		if ctx.Err() != nil {
+			break
 		}
 		time.Sleep(time.Until(at))
 		select {

@@ -238,8 +238,9 @@ func (w *beanstalkdWorkers) Stop(context.Context) error {
 
 type beanstalkdConn struct {
 	net.Conn
-	r *bufio.Reader
-	w *bufio.Writer
+	forget func() bool // stops watching the context that the connection was made with
+	r      *bufio.Reader
+	w      *bufio.Writer
 }
 
 func dialBeanstalkd(ctx context.Context, addr string) (*beanstalkdConn, error) {
@@ -248,7 +249,13 @@ func dialBeanstalkd(ctx context.Context, addr string) (*beanstalkdConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &beanstalkdConn{Conn: c, r: bufio.NewReaderSize(c, 64<<10), w: bufio.NewWriterSize(c, 64<<10)}, nil
+	forget := context.AfterFunc(ctx, func() { c.Close() })
+	return &beanstalkdConn{Conn: c, forget: forget, r: bufio.NewReaderSize(c, 64<<10), w: bufio.NewWriterSize(c, 64<<10)}, nil
+}
+
+func (c *beanstalkdConn) Close() error {
+	c.forget()
+	return c.Conn.Close()
 }
 
 func (c *beanstalkdConn) deadline(ctx context.Context) {
