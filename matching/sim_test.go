@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -721,10 +722,13 @@ func runSim(t *testing.T, seed uint64, events int, crashes bool) {
 	s.drain()
 }
 
+// simSeeds is how many histories are tried; raise it for a night.
+var simSeeds = flag.Int("sim-seeds", 100, "histories of the simulation of a partition")
+
 func TestCore_keeps_its_promises_under_random_events_and_crashes(t *testing.T) {
-	n := 300
+	n := *simSeeds
 	if testing.Short() {
-		n = 60
+		n = min(n, 30)
 	}
 	for seed := range n {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { runSim(t, uint64(seed), 1500, seed%2 == 1) })
