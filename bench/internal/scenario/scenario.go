@@ -28,7 +28,7 @@ type Options struct {
 func Defaults() Options {
 	return Options{
 		Duration: 5 * time.Second, LatencyDuration: 10 * time.Second, LatencyRate: 500, Adders: 64, Workers: 64,
-		Batch: 1000, Drain: 100_000, DrainLimit: 60 * time.Second, WarmUp: 500 * time.Millisecond,
+		Batch: 1000, Drain: 100_000, DrainLimit: 30 * time.Second, WarmUp: 500 * time.Millisecond,
 	}
 }
 
