@@ -28,6 +28,10 @@ type Rules struct {
 	// Sideways lists, by importing entry of Floors, the entries of the same
 	// floor that it may import too.
 	Sideways map[string][]string
+	// Pure lists entries of Floors that do no I/O and roll no dice: their shipped
+	// files may not import Impure packages or what lies below those. A math/rand/v2
+	// generator may be handed in, so that package is not among them.
+	Pure, Impure []string
 	// Client is the package that others link into their programs, and
 	// ClientImports all that it may reach within the module, directly or not.
 	Client        string
@@ -48,6 +52,7 @@ func (v Violation) String() string { return v.Where + ": " + v.What }
 type goPackage struct {
 	rel     string              // "." for the root
 	imports map[string][]string // imported package (relative) → files that import it
+	others  map[string][]string // the same for packages outside the module, shipped files only
 	files   map[string]*ast.File
 }
 
@@ -66,6 +71,7 @@ func Check(root string, rules Rules) ([]Violation, error) {
 	var out []Violation
 	for _, p := range packages {
 		out = append(out, rules.checkImports(p)...)
+		out = append(out, rules.checkPure(p)...)
 		out = append(out, checkComment(p)...)
 	}
 	out = append(out, rules.checkClient(packages)...)
@@ -117,7 +123,7 @@ func load(root, module string) (map[string]*goPackage, error) {
 		dir := path.Dir(rel)
 		p := packages[dir]
 		if p == nil {
-			p = &goPackage{rel: dir, imports: map[string][]string{}, files: map[string]*ast.File{}}
+			p = &goPackage{rel: dir, imports: map[string][]string{}, others: map[string][]string{}, files: map[string]*ast.File{}}
 			packages[dir] = p
 		}
 		if strings.HasSuffix(rel, "_test.go") {
@@ -138,6 +144,8 @@ func load(root, module string) (map[string]*goPackage, error) {
 			case strings.HasPrefix(imported, module+"/"):
 				to := strings.TrimPrefix(imported, module+"/")
 				p.imports[to] = append(p.imports[to], rel)
+			case !strings.HasSuffix(rel, "_test.go"):
+				p.others[imported] = append(p.others[imported], rel)
 			}
 		}
 		return nil
@@ -191,6 +199,25 @@ func (r Rules) checkImports(p *goPackage) []Violation {
 		}
 		for _, file := range files {
 			out = append(out, Violation{file, what})
+		}
+	}
+	return out
+}
+
+func (r Rules) checkPure(p *goPackage) []Violation {
+	entry, _ := r.entry(p.rel)
+	if !slices.Contains(r.Pure, entry) {
+		return nil
+	}
+	var out []Violation
+	for imported, files := range p.others {
+		if imported == "math/rand/v2" || !slices.ContainsFunc(r.Impure, func(i string) bool {
+			return imported == i || strings.HasPrefix(imported, i+"/")
+		}) {
+			continue
+		}
+		for _, file := range files {
+			out = append(out, Violation{file, fmt.Sprintf("imports %s, but %s is pure: no I/O, no dice of its own", imported, entry)})
 		}
 	}
 	return out

@@ -60,6 +60,8 @@ var houseRules = Rules{
 	Module:        "m",
 	Floors:        map[string]int{"low": 0, "mid": 1, "next": 1, ".": 2, "top": 3},
 	Sideways:      map[string][]string{"next": {"mid"}, "low": {"low"}, "top": {"top"}},
+	Pure:          []string{"low"},
+	Impure:        []string{"net", "math/rand"},
 	Client:        ".",
 	ClientImports: []string{"low"},
 }
@@ -90,6 +92,15 @@ func TestCheck(t *testing.T) {
 			"bad.go: imports mid, so programs that use the SDK would link it"},
 		"a test of the SDK may start a server": {
 			"sdk_test.go", "package m_test\nimport _ \"m/top\"\n",
+			""},
+		"a pure package that does I/O": {
+			"low/bad.go", "package low\nimport _ \"net/http\"\n",
+			"low/bad.go: imports net/http, but low is pure"},
+		"a pure package that is handed a generator": {
+			"low/good.go", "package low\nimport _ \"math/rand/v2\"\n",
+			""},
+		"a test of a pure package may do I/O": {
+			"low/good_test.go", "package low\nimport _ \"net/http\"\n",
 			""},
 		"a package without a floor": {
 			"cellar/doc.go", "// Package cellar is not on the plan yet.\npackage cellar\n",

@@ -14,6 +14,9 @@ var Switchyard = Rules{
 		"balance": 1,
 		"retry":   1,
 
+		// What fits the pure client stack into gRPC.
+		"balance/grpcbalance": 2,
+
 		"shard/engine": 2,
 		"membership":   2,
 
@@ -43,6 +46,7 @@ var Switchyard = Rules{
 		// and can import nothing of the server.
 		"internal/archtest": 0,
 		"internal/history":  0,
+		"internal/grpctest": 0,
 		// The client stack in virtual time, for tests, docs and `switchyard simulate`.
 		"internal/simulate": 2,
 		// Only tests that drive the built program from outside.
@@ -58,6 +62,11 @@ var Switchyard = Rules{
 		"matching":         {"matching"},
 		"server":           {"console"},
 		"internal/loadgen": {"."},
+	},
+	Pure: []string{"shard", "balance", "retry"},
+	Impure: []string{
+		"os", "io/fs", "net", "syscall", "math/rand", "crypto/rand", "log", "database/sql",
+		"golang.org/x/sys", "google.golang.org/grpc",
 	},
 	Client:        ".",
 	ClientImports: []string{"api", "balance", "retry"},
