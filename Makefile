@@ -86,6 +86,10 @@ fuzz: ## Run every fuzz test for FUZZTIME
 bench: ## Go benchmarks of the packages (the comparison with others: bench/README.md)
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
+.PHONY: check-bench
+check-bench: ## Build and vet the comparison with others (a module of its own, many dependencies)
+	cd bench && $(GO) build ./... && $(GO) vet ./...
+
 # ---- generated code --------------------------------------------------------
 
 .PHONY: proto
