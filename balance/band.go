@@ -86,7 +86,8 @@ func (d *band) average() float64 {
 	return d.ema
 }
 
-// resize widens or narrows the random aperture.
+// resize widens or narrows the random aperture. It does not narrow where it would
+// have to widen again: with few endpoints one more or less is more than the band.
 func (d *band) resize(b *Balancer, n int64) {
 	least := min(int64(d.min), n)
 	k := d.size.Load()
@@ -95,7 +96,7 @@ func (d *band) resize(b *Balancer, n int64) {
 		case avg >= d.high && k < n:
 			k++
 			b.count.widened.Add(1)
-		case avg <= d.low && k > least:
+		case avg <= d.low && k > least && d.ema/float64(k-1) < d.high:
 			k--
 			b.count.narrowed.Add(1)
 		default:

@@ -64,7 +64,8 @@ type Config struct {
 	ReadsDecay bool
 	// SuccessBias weighs recent failures into the load, so that an endpoint that
 	// fails fast does not look good: the load is multiplied by the expected number
-	// of attempts until one succeeds, to this power. 0 is off, 1 is natural, up to 4.
+	// of attempts until one succeeds, to this power. 0 is off; 1 suits LeastLoaded and
+	// 2 PeakEWMA; up to 4.
 	SuccessBias float64
 	// Panic is the panic mode. RoundRobin always makes 5 draws; Heap needs none.
 	Panic PanicMode

@@ -190,8 +190,12 @@ func (p Pick) done(o Outcome, now time.Duration, judge bool) {
 	}
 	o = min(o, Ignored)
 	n.results[o].Add(1)
-	if b.ewma && o != Ignored && o != Unreachable {
-		n.observeLatency(now-p.start, now, b.tau)
+	if b.ewma && o != Unreachable {
+		latency := now - p.start
+		// Of a request that was given up it is known that it took at least so long.
+		if o != Ignored || latency > n.latency(now, b.tau) {
+			n.observeLatency(latency, now, b.tau)
+		}
 	}
 	if b.bias > 0 && o != Ignored {
 		n.observeResult(o != Success, now, b.tau)

@@ -470,7 +470,7 @@ func TestHeap_scenarios(t *testing.T) {
 
 	b, _ = newTest(t, Config{Policy: Heap{}}, n)
 	held = hold(t, b, nil, 2*n)
-	update(t, b, endpoints(n + 1))
+	update(t, b, endpoints(n+1))
 	for range 2 {
 		if p := pick(t, b); p.Node() != b.Nodes()[n] {
 			t.Error("the new node is not next")
@@ -720,6 +720,22 @@ func TestPeakEWMA_costTrace(t *testing.T) {
 	if c := cost(); math.IsNaN(c) || c < 0 {
 		t.Errorf("after the clock went backwards: %v", c)
 	}
+}
+
+func TestPeakEWMA_aRequestGivenUpShowsAtLeastHowLongItTook(t *testing.T) {
+	b, clock := newTest(t, Config{Load: PeakEWMA}, 1)
+	wait := func(d time.Duration, o Outcome, want time.Duration) {
+		t.Helper()
+		p := pick(t, b)
+		clock.Add(d)
+		p.Done(o)
+		if got := b.NodeStats()[0].Latency; math.Abs(float64(got-want)) > 0.01*float64(want) {
+			t.Errorf("%v after %v: latency %v, want %v", o, d, got, want)
+		}
+	}
+	wait(10*time.Millisecond, Success, 10*time.Millisecond)
+	wait(50*time.Millisecond, Ignored, 50*time.Millisecond)
+	wait(time.Millisecond, Ignored, 50*time.Millisecond)
 }
 
 func TestPeakEWMA_survivesChangesOfMembership(t *testing.T) {

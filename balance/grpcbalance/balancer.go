@@ -57,14 +57,15 @@ type lb struct {
 	ready   atomic.Int64          // endpoints with a connection
 	kicking atomic.Bool
 
-	mu       sync.Mutex
-	options  *Options
-	aperture bool
-	ownPeer  bool // the service config says the peer
-	entries  map[string]*entry
-	lastErr  error
-	timer    *time.Timer
-	closed   bool
+	aperture atomic.Bool // the policy connects only to a part
+
+	mu      sync.Mutex
+	options *Options
+	ownPeer bool // the service config says the peer
+	entries map[string]*entry
+	lastErr error
+	timer   *time.Timer
+	closed  bool
 }
 
 // apply makes the core for the given options, unless it is there already.
@@ -99,7 +100,8 @@ func (b *lb) apply(options *Options) error {
 	if err != nil {
 		return err
 	}
-	b.options, b.aperture = options, aperture
+	b.options = options
+	b.aperture.Store(aperture)
 	if old := b.core.Swap(core); old != nil {
 		old.Close()
 	}
@@ -157,7 +159,7 @@ func (b *lb) UpdateClientConnState(s balancer.ClientConnState) error {
 	b.entries = next
 	for key, x := range next {
 		x.setStatus()
-		if !b.aperture && old[key] == nil {
+		if !b.aperture.Load() && old[key] == nil {
 			x.connect()
 		}
 	}
@@ -174,7 +176,7 @@ func (b *lb) UpdateClientConnState(s balancer.ClientConnState) error {
 
 // tick plans the core's next Tick. b.mu must be held.
 func (b *lb) tick() {
-	if b.timer != nil || !b.aperture {
+	if b.timer != nil || !b.aperture.Load() {
 		return // other policies do what is due in Pick
 	}
 	b.timer = time.AfterFunc(b.core.Load().Tick(), func() {
@@ -206,7 +208,7 @@ func (b *lb) ExitIdle() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, x := range b.entries {
-		if !b.aperture || x.wanted.Load() {
+		if !b.aperture.Load() || x.wanted.Load() {
 			x.connect()
 		}
 	}

@@ -98,11 +98,11 @@ func (e *entry) changed(l *link, s balancer.SubConnState) {
 			// The server went away: perhaps the resolver knows of others.
 			b.cc.ResolveNow(resolver.ResolveNowOptions{})
 		}
-		if !b.aperture || e.wanted.Load() {
+		if !b.aperture.Load() || e.wanted.Load() {
 			e.connect()
 		}
 	case connectivity.Connecting:
-		if b.aperture {
+		if b.aperture.Load() {
 			time.AfterFunc(patience, func() { e.tooSlow(l) })
 		}
 	}
@@ -128,7 +128,7 @@ func (e *entry) setStatus() {
 		return
 	}
 	status := balance.Busy
-	if e.state == connectivity.Ready || e.lb.aperture && !e.failed && !e.slow {
+	if e.state == connectivity.Ready || e.lb.aperture.Load() && !e.failed && !e.slow {
 		status = balance.Open
 	}
 	n.SetStatus(status)

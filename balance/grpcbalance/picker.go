@@ -21,6 +21,10 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	if err := b.failing.Load(); err != nil {
 		return balancer.PickResult{}, *err
 	}
+	connected := b.ready.Load() > 0
+	if !connected && !b.aperture.Load() {
+		return balancer.PickResult{}, balancer.ErrNoSubConnAvailable // all are connecting
+	}
 	core := b.core.Load()
 	attempt := retry.AttemptOf(info.Ctx)
 	var avoid [tries + 4]*balance.Node
@@ -51,10 +55,13 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 		}
 		pick.Done(balance.Ignored)
 		e.connect()
+		if !connected {
+			break
+		}
 		avoid[n] = pick.Node()
 		n++
 	}
-	if b.ready.Load() > 0 {
+	if connected {
 		b.kick()
 	}
 	return balancer.PickResult{}, balancer.ErrNoSubConnAvailable
