@@ -199,7 +199,7 @@ func (f *File) Table(w io.Writer) {
 		}
 		fmt.Fprintf(w, "\n|---|%s\n", strings.Repeat("---|", len(present)+btoi(own)))
 		for _, name := range scenario.Names() {
-			fmt.Fprintf(w, "| %s |", scenario.Title(name))
+			fmt.Fprintf(w, "| %s |", scenario.Title(name, f.Options))
 			for _, s := range present {
 				fmt.Fprintf(w, " %s |", f.cell(mode.name, name, s).text(name))
 			}

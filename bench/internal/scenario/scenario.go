@@ -97,21 +97,21 @@ var order = []string{"serial", "concurrent", "batch", "drain", "together", "late
 // Names returns the scenarios in the order in which they run.
 func Names() []string { return append([]string(nil), order...) }
 
-// Title says what a scenario measures.
-func Title(name string) string {
+// Title says what a scenario of that size measures.
+func Title(name string, o Options) string {
 	switch name {
 	case "serial":
 		return "serial add, p50 / p99"
 	case "concurrent":
-		return "64 concurrent adders"
+		return fmt.Sprintf("%d concurrent adders", o.Adders)
 	case "batch":
-		return "batches of 1000"
+		return fmt.Sprintf("batches of %d", o.Batch)
 	case "drain":
-		return "drain 100,000 with 64 workers"
+		return fmt.Sprintf("drain %d with %d workers", o.Drain, o.Workers)
 	case "together":
-		return "64 adders and 64 workers together, completed"
+		return fmt.Sprintf("%d adders and %d workers together, completed", o.Adders, o.Workers)
 	case "latency":
-		return "add to handler at 500/s, p50 / p99"
+		return fmt.Sprintf("add to handler at %d/s, p50 / p99", o.LatencyRate)
 	}
 	return name
 }
