@@ -135,8 +135,9 @@ type core struct {
 	reads        []any // read requests for the shell
 	closing      bool  // no task is handed out any more
 
-	stats   stats
-	history pollerHistory
+	stats     stats
+	history   pollerHistory
+	describes []*describeCall // wait for the schedule to be read
 }
 
 // loaded is what a partition starts from.

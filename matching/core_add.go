@@ -18,15 +18,13 @@ func (c *call) reply(err error) {
 type addCall struct {
 	call
 	items []addItem
-	bytes int
 }
 
 type addItem struct {
-	id        taskID
-	body      []byte
-	addedAt   int64
-	runAt     int64
-	expiresAt int64
+	id      taskID
+	body    []byte
+	addedAt int64
+	runAt   int64
 	// What a look into the store found, when the core asked for one.
 	looked     bool
 	generation uint64

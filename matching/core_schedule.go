@@ -52,4 +52,11 @@ func (c *core) gotBodies(r fetchedBodies) {
 	}
 }
 
-func (c *core) gotSchedule(r scheduleRows) { c.schedule.got(r, c.removed) }
+func (c *core) gotSchedule(r scheduleRows) {
+	c.schedule.got(r, c.removed)
+	waiting := c.describes
+	c.describes = nil
+	for _, d := range waiting {
+		c.describe(d)
+	}
+}

@@ -121,6 +121,21 @@ func TestWindow_bounds_the_tasks_in_memory(t *testing.T) {
 	}
 }
 
+func TestDescribe_counts_a_due_task_as_ready_right_after_loading(t *testing.T) {
+	r := newRig(t, Limits{})
+	r.addAt(r.now + int64(time.Second))
+	r.addAt(r.now + int64(time.Hour))
+	r.now += int64(time.Minute)
+	r.load()
+	d := &describeCall{}
+	d.init()
+	r.core.describe(d)
+	require.Empty(t, d.done, "the schedule has not been read")
+	r.rest()
+	require.Len(t, d.done, 1)
+	require.Equal(t, stateCounts{ready: 1, delayed: 1}, d.counts)
+}
+
 func TestReleased_task_keeps_its_place_in_line(t *testing.T) {
 	r := newRig(t, Limits{})
 	for range 3 {

@@ -29,8 +29,20 @@ func (c *core) queueCounts() stateCounts {
 	return stateCounts{ready: c.m.counts.fresh + due, delayed: c.m.counts.scheduled - due, leased: c.m.counts.leased, dead: c.m.counts.dead}
 }
 
+// describe answers as soon as it is known which scheduled tasks are due: right after
+// loading, they have to be read first.
 func (c *core) describe(d *describeCall) {
+	if !c.schedule.whole && c.schedule.horizonAt == 0 {
+		c.describes = append(c.describes, d)
+		return
+	}
 	d.counts = c.queueCounts()
+	for _, u := range c.schedule.heap {
+		if !u.gone && u.at <= c.wall {
+			d.counts.ready++
+			d.counts.delayed--
+		}
+	}
 	d.rangeID = c.m.rangeID
 	d.loaded = c.ready.len()
 	d.waiting = c.pollers.n
@@ -45,4 +57,5 @@ func (c *core) describe(d *describeCall) {
 			d.pollers = append(d.pollers, pollerInfo{identity, r.last, r.waiting})
 		}
 	}
+	d.reply(nil)
 }

@@ -249,7 +249,6 @@ func (o *owner) handle(c *core, ev any, reading *int) {
 		c.drop(ev)
 	case *describeCall:
 		c.describe(ev)
-		ev.reply(nil)
 	case configure:
 		c.queue = ev.settings
 	case stop:
@@ -279,6 +278,10 @@ func (o *owner) fail(c *core, err error) {
 		c.pollers.remove(p)
 		p.reply(o.fault)
 	}
+	for _, d := range c.describes {
+		d.reply(o.fault)
+	}
+	c.describes = nil
 }
 
 // stop asks the goroutine to finish what it has and to exit. It returns at once.

@@ -173,7 +173,6 @@ type found struct {
 	deadline  int64
 	identity  string
 	deadAt    int64
-	policy    attemptPolicy
 }
 
 // findTask looks a task up by id; ok is false if nothing is known of it.

@@ -241,14 +241,6 @@ func (t *body) append(b []byte) []byte {
 	return append(b, t.payload...)
 }
 
-func (t *body) size() int {
-	n := 2 + 16 + 8 + 8 + 8 + 5 + 10 + 36 + 5 + len(t.kind) + len(t.payload)
-	for _, h := range t.headers {
-		n += 10 + len(h.key) + len(h.value)
-	}
-	return n
-}
-
 // bodyID and bodyExpiresAt read one field of a stored body.
 
 func bodyID(b []byte) (id taskID, err error) {

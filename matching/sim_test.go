@@ -27,14 +27,6 @@ func storeKey(space storage.Space, key []byte) string {
 	return string(append([]byte{byte(space)}, key...))
 }
 
-func (s *memStore) clone() *memStore {
-	c := &memStore{rows: make(map[string][]byte, len(s.rows))}
-	for k, v := range s.rows {
-		c.rows[k] = v
-	}
-	return c
-}
-
 func (s *memStore) Get(space storage.Space, key []byte) ([]byte, bool, error) {
 	v, ok := s.rows[storeKey(space, key)]
 	return v, ok, nil

@@ -46,7 +46,6 @@ func newGRPCServer(f *frontend.Frontend, checker *health.Server, logger *slog.Lo
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.WriteBufferSize(writeBuffer),
 		grpc.ReadBufferSize(readBuffer),
-		grpc.SharedWriteBuffer(true),
 		// What is over our limit but not over this one gets an error with a reason.
 		grpc.MaxRecvMsgSize(2*f.Limits().RequestBytes+(1<<20)),
 		grpc.ForceServerCodecV2(newCodec()),
