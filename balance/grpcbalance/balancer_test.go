@@ -67,7 +67,16 @@ func check(t *testing.T, conn *grpc.ClientConn) {
 func allConnected(t *testing.T, conn *grpc.ClientConn, n int) {
 	t.Helper()
 	check(t, conn)
-	eventually(t, fmt.Sprintf("%d endpoints are open", n), func() bool { s := stats(t); return s.Open == n && s.Size == n })
+	eventually(t, fmt.Sprintf("%d endpoints are connected", n), func() bool {
+		process.mu.Lock()
+		defer process.mu.Unlock()
+		for b := range process.lbs {
+			if b.ready.Load() == int64(n) {
+				return len(process.lbs) == 1
+			}
+		}
+		return false
+	})
 }
 
 func TestPolicies_useAllServers(t *testing.T) {
@@ -401,10 +410,21 @@ func TestAperture_releasesIdleConnections(t *testing.T) {
 	for _, s := range list {
 		s.Handle(func(context.Context, string) error { <-release; return nil })
 	}
+	call := func() { wg.Go(func() { _ = grpctest.Check(context.Background(), conn, "") }) }
 	for range 30 {
-		wg.Go(func() { _ = grpctest.Check(context.Background(), conn, "") })
+		call()
 	}
 	eventually(t, "the aperture widens under load", func() bool { return stats(t).PhysicalAperture > 3 })
+	eventually(t, "others get requests", func() bool {
+		call()
+		used := 0
+		for _, s := range list {
+			if s.Calls.Load() > 0 {
+				used++
+			}
+		}
+		return used > 1
+	})
 	close(release)
 	wg.Wait()
 	eventually(t, "idle connections are given up", func() bool { return stats(t).Expired > 0 })

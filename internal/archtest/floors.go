@@ -17,6 +17,12 @@ var Switchyard = Rules{
 		// What fits the pure client stack into gRPC.
 		"balance/grpcbalance": 2,
 
+		// What puts the pure packages into gRPC, net/http and Prometheus.
+		"balance/grpcbalance": 2,
+		"retry/grpcretry":     2,
+		"httpclient":          2,
+		"clientmetrics":       2,
+
 		"shard/engine": 2,
 		"membership":   2,
 
@@ -47,6 +53,7 @@ var Switchyard = Rules{
 		"internal/archtest": 0,
 		"internal/history":  0,
 		"internal/grpctest": 0,
+		"internal/grpctest": 0,
 		// The client stack in virtual time, for tests, docs and `switchyard simulate`.
 		"internal/simulate": 2,
 		// Only tests that drive the built program from outside.
@@ -69,5 +76,5 @@ var Switchyard = Rules{
 		"golang.org/x/sys", "google.golang.org/grpc",
 	},
 	Client:        ".",
-	ClientImports: []string{"api", "balance", "retry"},
+	ClientImports: []string{"api", "balance", "retry", "clientmetrics"},
 }
