@@ -14,9 +14,6 @@ var Switchyard = Rules{
 		"balance": 1,
 		"retry":   1,
 
-		// What fits the pure client stack into gRPC.
-		"balance/grpcbalance": 2,
-
 		// What puts the pure packages into gRPC, net/http and Prometheus.
 		"balance/grpcbalance": 2,
 		"retry/grpcretry":     2,
@@ -52,7 +49,6 @@ var Switchyard = Rules{
 		// and can import nothing of the server.
 		"internal/archtest": 0,
 		"internal/history":  0,
-		"internal/grpctest": 0,
 		"internal/grpctest": 0,
 		// The client stack in virtual time, for tests, docs and `switchyard simulate`.
 		"internal/simulate": 2,
