@@ -146,6 +146,17 @@ func (b *Balancer) acquire(n *Node, now time.Duration, drawn bool) bool {
 	return true
 }
 
+// someLatency is the latency of some node. A quick failure says nothing about how
+// quick a node would be with its work; with a success bias it counts as if the node
+// were like any other, so that the bias alone decides.
+func (b *Balancer) someLatency(now time.Duration) time.Duration {
+	nodes := *b.all.Load()
+	if len(nodes) == 0 {
+		return 0
+	}
+	return nodes[(b.config.Rand()>>32)*uint64(len(nodes))>>32].latency(now, b.tau)
+}
+
 // release takes a request off the node.
 func (b *Balancer) release(n *Node) {
 	if b.heaps != nil {
@@ -192,6 +203,9 @@ func (p Pick) done(o Outcome, now time.Duration, judge bool) {
 	n.results[o].Add(1)
 	if b.ewma && o != Unreachable {
 		latency := now - p.start
+		if b.bias > 0 && (o == Failure || o == Refused) {
+			latency = max(latency, b.someLatency(now))
+		}
 		// Of a request that was given up it is known that it took at least so long.
 		if o != Ignored || latency > n.latency(now, b.tau) {
 			n.observeLatency(latency, now, b.tau)

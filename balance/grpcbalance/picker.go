@@ -18,7 +18,11 @@ type picker struct{ lb *lb }
 // Pick implements balancer.Picker.
 func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	b := p.lb
+	attempt := retry.AttemptOf(info.Ctx)
 	if err := b.failing.Load(); err != nil {
+		if attempt != nil {
+			attempt.NoEndpoints()
+		}
 		return balancer.PickResult{}, *err
 	}
 	connected := b.ready.Load() > 0
@@ -26,7 +30,6 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 		return balancer.PickResult{}, balancer.ErrNoSubConnAvailable // all are connecting
 	}
 	core := b.core.Load()
-	attempt := retry.AttemptOf(info.Ctx)
 	var avoid [tries + 4]*balance.Node
 	n := 0
 	if attempt != nil {
@@ -40,6 +43,9 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	for range tries {
 		pick, err := core.PickAvoiding(avoid[:n])
 		if err != nil {
+			if attempt != nil {
+				attempt.NoEndpoints()
+			}
 			if errors.Is(err, balance.ErrNoEndpoints) {
 				err = fmt.Errorf("%w for %s", errNoEndpoints, b.target)
 			}

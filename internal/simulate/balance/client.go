@@ -115,7 +115,7 @@ func (k *call) try() {
 		return
 	}
 	delay := c.hedger.Begin(c.sim.now)
-	if delay == retry.Never {
+	if delay == retry.NoHedge {
 		return
 	}
 	c.sim.after(delay, func() {

@@ -105,8 +105,8 @@ type noPeers struct{ *chooser }
 
 func (noPeers) Peers(int, int) {}
 
-// Policies are all that are named. bare ones are a balancer and nothing else, as
-// peers are; the others have health and the rest of the stack.
+// Policies are all that are named: first those that are a balancer and nothing
+// else, then those with the rest of the stack around it.
 func Policies() []Policy {
 	random := newChooser(core.Config{Policy: core.Aperture{Min: 5}}, false)
 	return []Policy{
@@ -118,10 +118,11 @@ func Policies() []Policy {
 		{Name: "aperture", About: "deterministic aperture, least loaded", New: newChooser(core.Config{Policy: core.Aperture{}}, true)},
 		{Name: "aperture_fixed", About: "the same as in the reference: it never widens", New: newChooser(core.Config{Policy: core.Aperture{Fixed: true}}, true)},
 		{Name: "aperture_peak_ewma", About: "deterministic aperture, peak EWMA", New: newChooser(core.Config{Policy: core.Aperture{}, Load: core.PeakEWMA}, true)},
-		Stack("stack_p2c", core.Config{}),
+		{Name: "p2c_peak_ewma_success", About: "two choices, peak EWMA with a success bias", New: newChooser(core.Config{Load: core.PeakEWMA, SuccessBias: 2}, false)},
+		Stack("stack_p2c_least_loaded", core.Config{}),
 		Stack("stack_p2c_peak_ewma", core.Config{Load: core.PeakEWMA}),
-		Stack("stack", core.Config{Policy: core.Aperture{}}),
-		Stack("stack_peak_ewma", core.Config{Policy: core.Aperture{}, Load: core.PeakEWMA}),
+		Stack("stack_aperture_least_loaded", core.Config{Policy: core.Aperture{}}),
+		Stack("stack", core.Config{Policy: core.Aperture{}, Load: core.PeakEWMA}),
 	}
 }
 
@@ -134,8 +135,16 @@ func Stack(name string, c core.Config) Policy {
 	c.Accrual = core.DefaultFailureAccrual()
 	c.FailFast = &core.FailFast{}
 	c.SuccessBias = 1
+	if c.Load == core.PeakEWMA {
+		c.SuccessBias = 2
+	}
+	about := c.Load.String()
+	if c.Policy != nil {
+		about = "deterministic aperture, " + about
+	}
+	about += ", with health, retries and backup requests"
 	return Policy{
-		Name: name, About: "with health, retries and backup requests", New: newChooser(c, true),
+		Name: name, About: about, New: newChooser(c, true),
 		Retry: true, Hedge: stackHedge,
 	}
 }

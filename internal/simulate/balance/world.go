@@ -118,13 +118,13 @@ func Flapping() World {
 	return w
 }
 
-// Storm has servers that fail half of their requests for 20 s.
+// Storm has servers that fail half of their requests for 30 s.
 func Storm() World {
 	w := Healthy()
-	w.Name, w.About = "storm", "from 10 s to 30 s all servers fail half of their requests"
-	w.Load = 0.5
+	w.Name, w.About = "storm", "from 10 s to 40 s all servers fail half of their requests"
+	w.Load, w.Clients, w.Duration = 0.5, 100, 50*time.Second
 	for i := range w.Servers {
-		w.Faults = append(w.Faults, Fault{Server: i, From: 10 * time.Second, To: 30 * time.Second, Failing: 2 * time.Millisecond, FailShare: 0.5})
+		w.Faults = append(w.Faults, Fault{Server: i, From: 10 * time.Second, To: 40 * time.Second, Failing: 2 * time.Millisecond, FailShare: 0.5})
 	}
 	return w
 }
@@ -139,9 +139,18 @@ func Many() World {
 	return w
 }
 
+// Grow has servers and clients that become more and fewer.
+func Grow() World {
+	w := Healthy()
+	w.Name, w.About = "grow", "50 servers become 80 at 10 s and 40 at 30 s; 20 clients become 60 at 20 s"
+	w.Load = 0.5
+	w.Resize = []Resize{{10 * time.Second, 80, -1}, {20 * time.Second, -1, 60}, {30 * time.Second, 40, -1}}
+	return w
+}
+
 // Worlds are all that are named.
 func Worlds() []World {
-	return []World{Tail(), Healthy(), Quarter(), Deploy(), Flapping(), Storm(), Many()}
+	return []World{Tail(), Healthy(), Quarter(), Deploy(), Grow(), Flapping(), Storm(), Many()}
 }
 
 // Check returns an error that names the first field out of range.
