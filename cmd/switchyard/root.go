@@ -68,7 +68,7 @@ Exit codes: 0 done; 1 error; 2 wrong usage or argument; 3 not found; 4 refused;
 	for group, cmds := range map[string][]*cobra.Command{
 		"server": {newDevCommand(a), newServerCommand(a), newCheckCommand(a)},
 		"tasks":  {newAddCommand(a), newWorkCommand(a), newTaskCommand(a)},
-		"manage": {newQueueCommand(a), newBenchCommand(a)},
+		"manage": {newQueueCommand(a), newBenchCommand(a), newSimulateCommand(a)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group
