@@ -17,13 +17,14 @@ type Attempt struct {
 	mu       sync.Mutex
 	endpoint any
 	unsent   bool
+	nowhere  bool
 }
 
 // Chosen is called by the balancer with the endpoint that it chose, the last one
 // if it chose more than once. It may be any comparable value of the balancer's.
 func (a *Attempt) Chosen(endpoint any) {
 	a.mu.Lock()
-	a.endpoint, a.unsent = endpoint, false
+	a.endpoint, a.unsent, a.nowhere = endpoint, false, false
 	a.mu.Unlock()
 }
 
@@ -33,6 +34,21 @@ func (a *Attempt) NotSent() {
 	a.mu.Lock()
 	a.unsent = true
 	a.mu.Unlock()
+}
+
+// NoEndpoints is called by the balancer when it has nothing to send the request
+// to, and no hope of something soon.
+func (a *Attempt) NoEndpoints() {
+	a.mu.Lock()
+	a.nowhere = true
+	a.mu.Unlock()
+}
+
+// Nowhere reports whether the balancer had nothing to send the request to.
+func (a *Attempt) Nowhere() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.nowhere
 }
 
 // Endpoint returns what Chosen got, or nil.

@@ -65,6 +65,7 @@ var Switchyard = Rules{
 		"matching":         {"matching"},
 		"server":           {"console"},
 		"internal/loadgen": {"."},
+		"retry/grpcretry":  {"balance/grpcbalance"},
 	},
 	Pure: []string{"shard", "balance", "retry"},
 	Impure: []string{
