@@ -8,9 +8,10 @@ BIN    := bin
 SHELL  := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
-# Packages whose tests start real processes. They run after the unit tests and
-# without the race detector: the processes under test are the shipped binary.
-PROCESS_TESTS := ./internal/crashtest/...
+# Packages whose tests run after the unit tests and without the race detector:
+# those that start real processes, where the shipped binary is under test, and the
+# simulator, which is one goroutine and has much to compute.
+PROCESS_TESTS := ./internal/crashtest/... ./internal/simulate/...
 
 # Longer fuzzing: make fuzz FUZZTIME=1m
 FUZZTIME ?= 10s

@@ -2,7 +2,6 @@ package balance
 
 import (
 	"math"
-	"sync/atomic"
 	"time"
 )
 
@@ -154,16 +153,6 @@ func (n *Node) observeResult(failed bool, now time.Duration, tau float64) {
 		}
 		if n.failing.CompareAndSwap(bits, math.Float64bits(f)) {
 			latest(&n.failStamp, now)
-			return
-		}
-	}
-}
-
-// storeMax raises v to x if it is lower.
-func storeMax(v *atomic.Int64, x int64) {
-	for {
-		old := v.Load()
-		if old >= x || v.CompareAndSwap(old, x) {
 			return
 		}
 	}

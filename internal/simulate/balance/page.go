@@ -101,8 +101,15 @@ dt { font-weight: 600; } dd { margin: 0 0 .4rem; }
 </style></head><body>
 `)
 	fmt.Fprintf(&b, "<h1>Load balancing in the world “%s”</h1>\n<p>%s.</p>\n", html.EscapeString(w.Name), html.EscapeString(capital(w.About)))
-	fmt.Fprintf(&b, "<p>%d clients and %d servers with %d workers and a queue of %d each; service times of mean %v, lognormal with sigma %v; %.0f %% load, %.0f requests a second; %v, of which the first %v are left out. Mean of %d seeds; plots show the first.</p>\n",
-		w.Clients, w.Servers, w.Workers, w.Queue, w.Mean, w.Sigma, 100*w.Load, w.rate(), w.Duration, w.Warmup, seeds)
+	warmup, mean := "", "One run."
+	if w.Warmup > 0 {
+		warmup = fmt.Sprintf(", of which the first %v do not count", w.Warmup)
+	}
+	if seeds > 1 {
+		mean = fmt.Sprintf("Figures are the mean of %d seeds, plots show the first.", seeds)
+	}
+	fmt.Fprintf(&b, "<p>%d clients and %d servers with %d workers and a queue of %d each; service times of mean %v, lognormal with sigma %v; %.0f %% load, %.0f requests a second for %v%s. %s</p>\n",
+		w.Clients, w.Servers, w.Workers, w.Queue, w.Mean, w.Sigma, 100*w.Load, w.rate(), w.Duration, warmup, mean)
 	b.WriteString("<div class=\"scroll\"><table><thead><tr>")
 	for _, h := range Header {
 		fmt.Fprintf(&b, "<th>%s</th>", html.EscapeString(h))

@@ -113,7 +113,7 @@ func (p *picture) end() string {
 func (p *picture) legend(names []string, y float64) {
 	x := float64(marginLeft)
 	for i, name := range names {
-		w := 26 + 7*float64(len(name))
+		w := 28 + 7.4*float64(len(name))
 		if x+w > plotWidth-marginRight && x > marginLeft {
 			x, y = marginLeft, y+legendLine
 		}
@@ -126,7 +126,7 @@ func (p *picture) legend(names []string, y float64) {
 func legendHeight(names []string) float64 {
 	x, lines := float64(marginLeft), 1
 	for _, name := range names {
-		w := 26 + 7*float64(len(name))
+		w := 28 + 7.4*float64(len(name))
 		if x+w > plotWidth-marginRight && x > marginLeft {
 			x = marginLeft
 			lines++

@@ -109,6 +109,9 @@ func (noPeers) Peers(int, int) {}
 // else, then those with the rest of the stack around it.
 func Policies() []Policy {
 	random := newChooser(core.Config{Policy: core.Aperture{Min: 5}}, false)
+	noBackups := Stack("stack_without_backups", core.Config{Policy: core.Aperture{}, Load: core.PeakEWMA})
+	noBackups.Hedge = 0
+	noBackups.About = "deterministic aperture, peak_ewma, with health and retries"
 	return []Policy{
 		{Name: "round_robin", About: "round robin", New: newChooser(core.Config{Policy: core.RoundRobin{}}, false)},
 		{Name: "heap", About: "least loaded of all", New: newChooser(core.Config{Policy: core.Heap{}}, false)},
@@ -122,6 +125,7 @@ func Policies() []Policy {
 		Stack("stack_p2c_least_loaded", core.Config{}),
 		Stack("stack_p2c_peak_ewma", core.Config{Load: core.PeakEWMA}),
 		Stack("stack_aperture_least_loaded", core.Config{Policy: core.Aperture{}}),
+		noBackups,
 		Stack("stack", core.Config{Policy: core.Aperture{}, Load: core.PeakEWMA}),
 	}
 }
