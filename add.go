@@ -410,7 +410,7 @@ func (a *adder) send(calls []*addCall) {
 }
 
 func (a *adder) invoke(ctx context.Context, calls []*addCall) error {
-	err := a.client.conn.Invoke(ctx, v1.TaskService_AddTasks_FullMethodName,
+	err := a.client.hot.Invoke(ctx, v1.TaskService_AddTasks_FullMethodName,
 		&addRequest{a.prefix, calls}, &addResponse{calls})
 	if err != nil && a.client.ctx.Err() != nil {
 		return ErrClientClosed

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
 
+	"github.com/switchyard-dev/switchyard/api/link"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
 
@@ -29,6 +30,8 @@ import (
 type Client struct {
 	opts   dialOptions
 	conn   *grpc.ClientConn
+	hot    grpc.ClientConnInterface // for the calls that are made all the time
+	link   *link.Client             // nil when hot is conn
 	tasks  v1.TaskServiceClient
 	queues v1.QueueServiceClient
 
@@ -105,6 +108,11 @@ func Dial(target string, opts ...DialOption) (*Client, error) {
 		adders: make(map[string]*adder),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.hot = conn
+	if o.linkFits(target) {
+		c.link = newLink(target, o.maxMessage)
+		c.hot = &linkOrGRPC{link: c.link, grpc: conn}
+	}
 	return c, nil
 }
 
@@ -121,6 +129,9 @@ func (c *Client) Close() error {
 	c.mu.Unlock()
 	c.cancel()
 	err := c.conn.Close()
+	if c.link != nil {
+		err = errors.Join(err, c.link.Close())
+	}
 	c.flights.Wait()
 	return err
 }

@@ -60,6 +60,7 @@ type dialOptions struct {
 	timeout    time.Duration
 	maxMessage int
 	sharing    AddSharing
+	grpcOnly   bool
 	backoff    retry.Backoff
 	grpc       []grpc.DialOption
 }
@@ -124,6 +125,11 @@ func WithTimeout(timeout time.Duration) DialOption {
 func WithMaxMessageSize(bytes int) DialOption {
 	return func(o *dialOptions) { o.maxMessage = bytes }
 }
+
+// WithGRPCOnly makes all calls over gRPC. By default the calls that add, poll,
+// complete and release go over a leaner transport on the same port when the target
+// is a single "host:port" without TLS; see package api/link.
+func WithGRPCOnly() DialOption { return func(o *dialOptions) { o.grpcOnly = true } }
 
 // WithAddSharing bounds how concurrent adds share requests.
 func WithAddSharing(sharing AddSharing) DialOption {

@@ -88,7 +88,7 @@ func (w *Worker) fetch(ctx context.Context, n int) ([]Job, error) {
 		LeaseTime: durationProto(w.opts.LeaseTime),
 	}
 	response := pollResponse{now: time.Now}
-	err := w.client.conn.Invoke(ctx, v1.TaskService_PollTasks_FullMethodName, request, &response)
+	err := w.client.hot.Invoke(ctx, v1.TaskService_PollTasks_FullMethodName, request, &response)
 	if err != nil {
 		return nil, err
 	}

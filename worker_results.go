@@ -265,14 +265,14 @@ func (r *results) lost(q *resultQueue, a ack, err error) {
 
 func (r *results) callComplete(ctx context.Context, acks []ack) ([]error, error) {
 	response := itemsResponse{want: len(acks)}
-	err := r.worker.client.conn.Invoke(ctx, v1.TaskService_CompleteTasks_FullMethodName,
+	err := r.worker.client.hot.Invoke(ctx, v1.TaskService_CompleteTasks_FullMethodName,
 		&tokensRequest{r.prefix, acks}, &response)
 	return response.errs, err
 }
 
 func (r *results) callRelease(ctx context.Context, acks []ack) ([]error, error) {
 	response := itemsResponse{want: len(acks)}
-	err := r.worker.client.conn.Invoke(ctx, v1.TaskService_ReleaseTasks_FullMethodName,
+	err := r.worker.client.hot.Invoke(ctx, v1.TaskService_ReleaseTasks_FullMethodName,
 		&tokensRequest{r.prefix, acks}, &response)
 	return response.errs, err
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/switchyard-dev/switchyard/api/link"
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/frontend"
@@ -60,17 +61,29 @@ func newGRPCServer(f *frontend.Frontend, checker *health.Server, logger *slog.Lo
 		grpc.UnknownServiceHandler(unknownMethod),
 		grpc.WaitForHandlers(true),
 	)
-	r := registrar{Server: s, logger: logger, limits: f.Limits()}
+	r := registrar{ServiceRegistrar: s, logger: logger, limits: f.Limits()}
 	v1.RegisterTaskServiceServer(r, f)
 	v1.RegisterQueueServiceServer(r, f)
 	healthpb.RegisterHealthServer(r, checker)
-	reflection.Register(r)
+	reflection.Register(s)
+	return s
+}
+
+// newLinkServer makes the server of the Go client's own transport, with the services
+// of the API.
+func newLinkServer(f *frontend.Frontend, logger *slog.Logger) *link.Server {
+	s := link.NewServer(link.ServerOptions{
+		Codec: newCodec(), MaxMessage: 2*f.Limits().RequestBytes + (1 << 20), Unknown: unknownMethodError, Logger: logger,
+	})
+	r := registrar{ServiceRegistrar: s, logger: logger, limits: f.Limits()}
+	v1.RegisterTaskServiceServer(r, f)
+	v1.RegisterQueueServiceServer(r, f)
 	return s
 }
 
 // registrar registers services with their unary methods guarded.
 type registrar struct {
-	*grpc.Server
+	grpc.ServiceRegistrar
 	logger *slog.Logger
 	limits frontend.Limits
 }
@@ -82,7 +95,7 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	for i, m := range desc.Methods {
 		guarded.Methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: r.guard(desc.ServiceName+"/"+m.MethodName, m.Handler)}
 	}
-	r.Server.RegisterService(&guarded, impl)
+	r.ServiceRegistrar.RegisterService(&guarded, impl)
 }
 
 // guard gives a reason to the errors of requests that cannot be decoded, and
@@ -162,6 +175,10 @@ func unknownMethod(_ any, stream grpc.ServerStream) error {
 	if !ok {
 		return errors.New("a stream without a method")
 	}
+	return unknownMethodError(name)
+}
+
+func unknownMethodError(name string) error {
 	return reason.New(codes.Unimplemented, reason.UnknownMethod, map[string]string{"method": name},
 		"the server has no method %s; it may be older than the client", name)
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/switchyard-dev/switchyard/api/link"
 	"github.com/switchyard-dev/switchyard/api/reason"
 	"github.com/switchyard-dev/switchyard/frontend"
 )
@@ -45,6 +46,7 @@ type Server struct {
 	frontend *frontend.Frontend
 	health   *health.Server
 	grpc     *grpc.Server
+	link     *link.Server
 	http     *http.Server
 	listener net.Listener
 
@@ -100,6 +102,7 @@ func newServer(config Config, logger *slog.Logger, open opener) (_ *Server, err 
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s.grpc = newGRPCServer(s.frontend, s.health, logger)
+	s.link = newLinkServer(s.frontend, logger)
 	s.http, err = newHTTPServer(httpOptions{
 		frontend: s.frontend, registry: registry, logger: logger, pprof: config.Pprof, ready: s.Ready,
 	})
@@ -151,15 +154,16 @@ func (s *Server) Run(ctx context.Context) error {
 		return errors.New("server: it was run or closed before")
 	}
 	sniff := newSniffer(s.listener, sniffTimeout, s.logger)
-	ended := make(chan error, 2)
+	ended := make(chan error, 3)
 	go func() { ended <- s.grpc.Serve(sniff.http2) }()
+	go func() { ended <- s.link.Serve(sniff.link) }()
 	go func() { ended <- s.http.Serve(sniff.http1) }()
 	s.logger.Info("serving", "addr", s.Addr(), "durability", s.config.Durability, "memory", s.config.Memory)
 
 	watch := time.NewTicker(watchInterval)
 	defer watch.Stop()
 	var failure error
-	running := 2
+	running := 3
 	for failure == nil && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -192,7 +196,7 @@ func (s *Server) look() {
 	s.health.SetServingStatus("", state)
 }
 
-// shutdown stops the node; running is how many of the two servers still have to
+// shutdown stops the node; running is how many of the three servers still have to
 // report on ended.
 func (s *Server) shutdown(sniff *sniffer, ended <-chan error, running int) error {
 	begin := time.Now()
@@ -210,7 +214,10 @@ func (s *Server) shutdown(sniff *sniffer, ended <-chan error, running int) error
 	graceful := make(chan struct{})
 	go func() {
 		defer close(graceful)
-		s.grpc.GracefulStop()
+		var both sync.WaitGroup
+		both.Go(s.grpc.GracefulStop)
+		both.Go(s.link.GracefulStop)
+		both.Wait()
 	}()
 	if herr := s.http.Shutdown(ctx); herr != nil {
 		s.logger.Warn("HTTP calls did not finish in time and are cut off", "err", herr)
@@ -219,9 +226,10 @@ func (s *Server) shutdown(sniff *sniffer, ended <-chan error, running int) error
 	select {
 	case <-graceful:
 	case <-ctx.Done():
-		s.logger.Warn("gRPC calls did not finish in time and are cut off", "calls_in_progress", s.frontend.InFlight())
+		s.logger.Warn("calls did not finish in time and are cut off", "calls_in_progress", s.frontend.InFlight())
 		// Cancels the calls' contexts; both return when the handlers have.
 		go s.grpc.Stop()
+		go s.link.Stop()
 		select {
 		case <-graceful:
 		case <-time.After(cutOffTime):

@@ -6,11 +6,16 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/switchyard-dev/switchyard/api/link"
 )
 
 // prefaceStart is how the HTTP/2 connection preface begins. No request of
-// HTTP/1 starts with it.
+// HTTP/1 starts with it, and none with the beginning of link's preface, which is as
+// long.
 const prefaceStart = "PRI "
+
+var linkStart = link.Preface[:len(prefaceStart)]
 
 const (
 	// sniffTimeout is how long a connection may take to send its first bytes.
@@ -20,11 +25,12 @@ const (
 	maxSniffing = 4096
 )
 
-// sniffer accepts the connections of one listener and hands each to one of two
+// sniffer accepts the connections of one listener and hands each to one of three
 // listeners by its first bytes.
 type sniffer struct {
 	base    net.Listener
 	http2   *subListener
+	link    *subListener
 	http1   *subListener
 	logger  *slog.Logger
 	timeout time.Duration
@@ -44,6 +50,7 @@ func newSniffer(base net.Listener, timeout time.Duration, logger *slog.Logger) *
 		done: make(chan struct{}), waiting: make(map[net.Conn]struct{}),
 	}
 	s.http2 = newSubListener(base.Addr())
+	s.link = newSubListener(base.Addr())
 	s.http1 = newSubListener(base.Addr())
 	s.wg.Add(1)
 	go s.accept()
@@ -66,6 +73,7 @@ func (s *sniffer) close() error {
 	close(s.done)
 	err := s.base.Close()
 	s.http2.Close()
+	s.link.Close()
 	s.http1.Close()
 	s.wg.Wait()
 	return err
@@ -127,14 +135,18 @@ func (s *sniffer) decide(c net.Conn) (*subListener, []byte, error) {
 	for len(first) < len(prefaceStart) {
 		n, err := c.Read(first[len(first):cap(first)])
 		first = first[:len(first)+n]
-		if string(first) != prefaceStart[:len(first)] {
+		if string(first) != prefaceStart[:len(first)] && string(first) != linkStart[:len(first)] {
 			return s.http1, first, c.SetReadDeadline(time.Time{})
 		}
 		if err != nil && len(first) < len(prefaceStart) {
 			return nil, nil, err
 		}
 	}
-	return s.http2, first, c.SetReadDeadline(time.Time{})
+	to := s.http2
+	if string(first) == linkStart {
+		to = s.link
+	}
+	return to, first, c.SetReadDeadline(time.Time{})
 }
 
 // sniffedConn is a connection whose first bytes were read already.
