@@ -442,7 +442,7 @@ func TestWeights(t *testing.T) {
 		case 0:
 			e = WithWeight(e, 4)
 		case 1:
-			e.Addresses[0] = WithAddressWeight(e.Addresses[0], -7) // counts as 1
+			e = WithWeight(e, -7) // counts as 1
 		}
 		state.Endpoints = append(state.Endpoints, e)
 	}

@@ -15,25 +15,15 @@ type weightKey struct{}
 
 // WithWeight returns the endpoint with a weight, for resolvers: an endpoint of
 // weight 2 gets twice as many requests as one of weight 1, which is the default.
-// A resolver that knows addresses only can set WithAddressWeight.
 func WithWeight(e resolver.Endpoint, weight float64) resolver.Endpoint {
 	e.Attributes = e.Attributes.WithValue(weightKey{}, weight)
 	return e
-}
-
-// WithAddressWeight is WithWeight for resolvers that fill State.Addresses.
-func WithAddressWeight(a resolver.Address, weight float64) resolver.Address {
-	a.BalancerAttributes = a.BalancerAttributes.WithValue(weightKey{}, weight)
-	return a
 }
 
 // weightOf finds an endpoint's weight. What is no use as a weight is reported and
 // counts as 1: one bad address must not take the whole set away.
 func weightOf(e resolver.Endpoint) float64 {
 	w, ok := e.Attributes.Value(weightKey{}).(float64)
-	if !ok && len(e.Addresses) > 0 {
-		w, ok = e.Addresses[0].BalancerAttributes.Value(weightKey{}).(float64)
-	}
 	if !ok {
 		return 1
 	}

@@ -42,6 +42,7 @@ type link struct {
 func (e *entry) renew() error {
 	l := &link{}
 	l.idle.Store(true)
+	//lint:ignore SA1019 Only its way to take several addresses will change; there is no other.
 	sc, err := e.lb.cc.NewSubConn(e.endpoint.Addresses, balancer.NewSubConnOptions{
 		HealthCheckEnabled: true,
 		StateListener:      func(s balancer.SubConnState) { e.changed(l, s) },
