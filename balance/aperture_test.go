@@ -172,13 +172,18 @@ func TestWindow_followsTheLoadBandAtOnce(t *testing.T) {
 		for range c {
 			held = append(held, pick(t, b))
 		}
-		// The band lets the size be anything from c/high to c/low. While a round
-		// starts, the load passes through everything below c too.
-		if k := float64(b.Stats().LogicalAperture); k > float64(c)/0.875+1 {
-			t.Errorf("%d at once: aperture %v", c, k)
+		k := float64(b.Stats().LogicalAperture)
+		if math.Abs(float64(c)/1.125-k) > 1 {
+			t.Errorf("%d at once: aperture %v, want %.1f ± 1", c, k, float64(c)/1.125)
 		}
-		if k := float64(b.Stats().LogicalAperture); float64(c)/k > 2.4 {
-			t.Errorf("%d at once: aperture %v is far too narrow", c, k)
+		loaded := 0.0
+		for _, n := range b.Nodes() {
+			if n.Load() > 0 {
+				loaded++
+			}
+		}
+		if mean := float64(c) / loaded; math.Abs(mean-1.125) > 1 {
+			t.Errorf("%d at once: mean load %v per server in use", c, mean)
 		}
 		for _, p := range held {
 			p.Done(Success)

@@ -516,7 +516,7 @@ func FuzzHeap(f *testing.F) {
 			case op < 120:
 				p := pick(t, b)
 				for _, n := range b.Nodes() {
-					if n.Status() > p.Node().Status() || n.Status() == p.Node().Status() && n.weight == p.Node().weight && n.Load() < p.Node().Load()-1 {
+					if n.Status() == Open && p.Node().Status() != Open || (n.Status() == Open) == (p.Node().Status() == Open) && n.weight == p.Node().weight && n.Load() < p.Node().Load()-1 {
 						t.Fatalf("chose %s with %d while %s had %d", p.Address(), p.Node().Load()-1, n.Address(), n.Load())
 					}
 				}

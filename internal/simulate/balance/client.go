@@ -31,6 +31,7 @@ type Choice struct {
 type connection struct {
 	state   connState
 	tries   int
+	round   int // which attempt to connect is the newest
 	waiting []*attempt
 }
 
@@ -180,9 +181,10 @@ func (c *client) connect(id int) {
 		return
 	}
 	v := c.sim.servers[id]
-	wait := c.sim.world.Connect
-	c.sim.after(wait, func() {
-		if conn.state != connecting {
+	conn.round++
+	round := conn.round
+	c.sim.after(c.sim.world.Connect, func() {
+		if conn.state != connecting || conn.round != round {
 			return
 		}
 		if v.down() {
@@ -242,8 +244,8 @@ func (c *client) connectionLost(id int) {
 
 // release closes a connection that nobody uses.
 func (c *client) release(id int) {
-	if conn := &c.conns[id]; conn.state == up {
-		conn.state = none
+	if conn := &c.conns[id]; conn.state != none {
+		*conn = connection{round: conn.round}
 		c.open--
 	}
 }

@@ -32,6 +32,7 @@ func newChooser(config core.Config, deterministic bool) func(Env) Chooser {
 	return func(env Env) Chooser {
 		c := config
 		c.Clock, c.Rand = env.Now, env.Rand
+		c.OnDrained = func(n *core.Node) { env.Release(n.Value().(int)) }
 		if a, ok := c.Policy.(core.Aperture); ok {
 			c.Connections = connections{env}
 			if deterministic {
