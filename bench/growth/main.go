@@ -30,7 +30,7 @@ var (
 	dir        = flag.String("dir", "", "folder for the data (default: a temporary one)")
 	few        = flag.Int("few", 1000, "tasks of the small backlog")
 	many       = flag.Int("many", 5_000_000, "tasks of the large backlog")
-	sample     = flag.Int("sample", 100_000, "tasks of one measurement")
+	sample     = flag.Int("sample", 1_000_000, "tasks of one measurement")
 	rounds     = flag.Int("rounds", 10, "how often a queue is filled and drained")
 	durability = flag.String("durability", "fsync", "fsync or interval")
 )
