@@ -1,5 +1,5 @@
 // Command httpclient sends HTTP requests to three servers, one of which refuses
-// half of its requests and one of which is stopped half-way, and shows that no
+// every fifth of its requests and one of which is stopped half-way, and shows that no
 // request fails. The servers are started by the program itself.
 package main
 
@@ -22,7 +22,7 @@ func main() {
 	endpoints := make([]httpclient.Endpoint, len(counts))
 	for i := range servers {
 		servers[i] = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if n := counts[i].Add(1); i == 1 && n%2 == 0 {
+			if n := counts[i].Add(1); i == 1 && n%5 == 0 {
 				httpclient.Refuse(w, "full") // nothing was done: send it elsewhere
 				return
 			}
@@ -58,9 +58,15 @@ func main() {
 	}
 }
 
-// echo posts a message and checks that it comes back.
+// echo sends a message and checks that it comes back. PUT is idempotent: when a
+// connection breaks and nobody knows what the server has done, it is sent again. A
+// POST would need an Idempotency-Key for that.
 func echo(client *http.Client, message string) error {
-	resp, err := client.Post("http://echo/", "text/plain", strings.NewReader(message))
+	req, err := http.NewRequest(http.MethodPut, "http://echo/", strings.NewReader(message))
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return err
 	}
