@@ -19,6 +19,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/link"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	_ "github.com/switchyard-dev/switchyard/balance/grpcbalance" // several addresses are balanced with it
 )
 
 // Client is a connection to a Switchyard server. It is safe for concurrent use;
@@ -94,7 +95,7 @@ func Dial(target string, opts ...DialOption) (*Client, error) {
 	if list := splitTargets(target); len(list) > 1 {
 		target = listScheme + ":///" + strings.Join(list, ",")
 		grpcOpts = append(grpcOpts, grpc.WithResolvers(listResolver{}),
-			grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
+			grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"switchyard_p2c_least_loaded":{}}]}`))
 	}
 	conn, err := grpc.NewClient(target, append(grpcOpts, o.grpc...)...)
 	if err != nil {
