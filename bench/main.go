@@ -171,7 +171,7 @@ func runOne(ctx context.Context, args []string) error {
 	if f.slow > 0 {
 		mode += "-slow"
 	}
-	s := &session{flags: f}
+	s := &campaign{flags: f}
 	if err := s.begin(ctx); err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func runAll(ctx context.Context, args []string) error {
 	if f.out == "" {
 		return errors.New("all needs --out FILE")
 	}
-	s := &session{flags: f}
+	s := &campaign{flags: f}
 	if err := s.begin(ctx); err != nil {
 		return err
 	}

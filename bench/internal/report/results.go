@@ -22,7 +22,7 @@ type Run struct {
 	Results    []scenario.Result `json:"results"`
 }
 
-// File is everything of one session of measurements.
+// File is everything of one campaign of measurements.
 type File struct {
 	Started  time.Time `json:"started"`
 	Finished time.Time `json:"finished"`

@@ -18,14 +18,14 @@ import (
 
 const startTimeout = 60 * time.Second
 
-// session measures one system after the other and gathers the results.
-type session struct {
+// campaign measures one system after the other and gathers the results.
+type campaign struct {
 	flags  *flags
 	file   report.File
 	failed int // scenarios
 }
 
-func (s *session) begin(ctx context.Context) error {
+func (s *campaign) begin(ctx context.Context) error {
 	s.file = report.File{Started: time.Now(), Options: s.flags.options}
 	var err error
 	if s.file.Machine, err = report.DescribeMachine(s.flags.dir); err != nil {
@@ -72,7 +72,7 @@ func supervisor(dir string) ([]string, *slowsync.State, error) {
 
 // run runs the scenarios on one system. A scenario that fails is reported in the
 // results; only what keeps everything from running is an error.
-func (s *session) run(ctx context.Context, name, mode string, round int) error {
+func (s *campaign) run(ctx context.Context, name, mode string, round int) error {
 	sys, err := system.Get(name)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ type liveServer struct {
 	state  *slowsync.State
 }
 
-func (s *session) start(ctx context.Context, sys system.System, d system.Durability, slow bool) (*liveServer, error) {
+func (s *campaign) start(ctx context.Context, sys system.System, d system.Durability, slow bool) (*liveServer, error) {
 	dir, err := os.MkdirTemp(s.flags.dir, "bench-"+sys.Name()+"-")
 	if err != nil {
 		return nil, err
@@ -220,7 +220,7 @@ func line(r scenario.Result) string {
 }
 
 // finish writes the results and prints the tables.
-func (s *session) finish(out string) error {
+func (s *campaign) finish(out string) error {
 	s.file.Finished = time.Now()
 	if out == "" {
 		b, err := json.MarshalIndent(&s.file, "", "  ")

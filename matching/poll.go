@@ -1,0 +1,138 @@
+package matching
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+)
+
+// PollTasks leases tasks; see TaskService.
+func (e *Engine) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.PollTasksResponse, error) {
+	id := root(req.GetNamespace(), req.GetQueue())
+	p := &pollCall{max: int(req.GetMaxTasks()), identity: req.GetIdentity(), leaseTime: req.GetLeaseTime().AsDuration()}
+	p.init()
+	wait := req.GetWait().AsDuration()
+	p.noWait = wait <= 0
+	// A caller that goes away should find its answer made, not cut off.
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)-pollMargin(wait))
+	}
+	var o *owner
+	err := e.retryUnloaded(ctx, id, true, func(to *owner) error {
+		o = to
+		return o.submit(p, true)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if p.noWait {
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			o.cancel(p)
+		}
+	} else {
+		timer := time.NewTimer(max(wait, 0))
+		select {
+		case <-p.done:
+		case <-timer.C:
+			o.cancel(p)
+		case <-ctx.Done():
+			o.cancel(p)
+		}
+		timer.Stop()
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	if err := ctx.Err(); err != nil {
+		o.giveBack(p)
+		return nil, err
+	}
+	return pollResponse(o, p, e.steady())
+}
+
+// pollMargin is how long before the caller's deadline a poll ends.
+func pollMargin(wait time.Duration) time.Duration { return min(wait/10, time.Second) }
+
+// cancel ends a poll and waits for its answer, which comes at once, or as soon as
+// the leases that it has been given are durable.
+func (o *owner) cancel(p *pollCall) {
+	_ = o.submit(cancelPoll{p}, false) // an owner that is stopping answers all polls
+	<-p.done
+}
+
+// giveBack releases what a poll was given whose caller is gone.
+func (o *owner) giveBack(p *pollCall) {
+	if len(p.granted) == 0 {
+		return
+	}
+	r := &endCall{kind: endRelease}
+	r.init()
+	for _, g := range p.granted {
+		r.items = append(r.items, endItem{seq: g.seq, nonce: g.nonce})
+	}
+	_ = o.submit(r, false) // else the leases run out
+}
+
+func pollResponse(o *owner, p *pollCall, now int64) (*v1.PollTasksResponse, error) {
+	n := len(p.granted)
+	resp := &v1.PollTasksResponse{ServerTime: timestamp(now)}
+	if n == 0 {
+		return resp, nil
+	}
+	resp.Tasks = make([]*v1.LeasedTask, n)
+	tasks := make([]v1.LeasedTask, n)
+	times := make([]timestamppb.Timestamp, 2*n)
+	ids := make([]byte, 0, 36*n)
+	tokens := make([]byte, 0, tokenSize*n)
+	var b body
+	for i := range p.granted {
+		g := &p.granted[i]
+		if err := b.decode(g.body); err != nil {
+			return nil, o.engine.storeError(err)
+		}
+		t := &tasks[i]
+		resp.Tasks[i] = t
+		ids = appendUUID(ids, b.id)
+		t.Id = string(ids[len(ids)-36:])
+		t.Kind, t.Payload, t.Headers = b.kind, b.payload, headerMap(b.headers)
+		t.Attempt, t.MaxAttempts, t.LastError = g.attempt, g.maxAttempts, g.lastError
+		setTimestamp(&times[2*i], b.addedAt)
+		setTimestamp(&times[2*i+1], g.deadline)
+		t.AddedAt, t.LeaseDeadline = &times[2*i], &times[2*i+1]
+		at := len(tokens)
+		tokens = token{o.id.Number, o.uid, g.seq, g.nonce, b.id}.append(tokens)
+		t.LeaseToken = tokens[at:len(tokens):len(tokens)]
+	}
+	return resp, nil
+}
+
+func headerMap(h []header) map[string]string {
+	if len(h) == 0 {
+		return nil
+	}
+	m := make(map[string]string, len(h))
+	for _, h := range h {
+		m[h.key] = h.value
+	}
+	return m
+}
+
+func timeSince(now, then int64) time.Duration { return time.Duration(now - then) }
+
+func setTimestamp(t *timestamppb.Timestamp, ns int64) {
+	t.Seconds, t.Nanos = ns/1e9, int32(ns%1e9)
+}
+
+func timestamp(ns int64) *timestamppb.Timestamp {
+	if ns == 0 {
+		return nil
+	}
+	t := &timestamppb.Timestamp{}
+	setTimestamp(t, ns)
+	return t
+}
