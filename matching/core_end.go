@@ -74,7 +74,7 @@ func (c *core) end(e *endCall) {
 func (c *core) endLease(b *batch, l *heldLease) {
 	c.touch(l.seq)
 	c.leases.remove(l)
-	b.deleteLease(c.m.uid, l.seq)
+	b.deleteRow(spaceLeases, c.m.uid, l.seq)
 	c.m.counts.leased--
 }
 
@@ -106,7 +106,7 @@ func (c *core) fail(l *heldLease, it *endItem) {
 
 // bury makes a task dead.
 func (c *core) bury(b *batch, l *heldLease, text string) {
-	b.putDead(c.m.uid, l.seq, &deadRow{attempt: l.attempt, loc: l.loc, deadAt: c.wall, lastError: text})
+	b.putRow(spaceDead, c.m.uid, l.seq, &deadRow{attempt: l.attempt, loc: l.loc, deadAt: c.wall, lastError: text})
 	c.m.counts.dead++
 	c.stats.count(c.now, statDead, 1)
 }
@@ -131,7 +131,7 @@ func (c *core) extend(l *heldLease, it *endItem) {
 	}
 	l.deadline = c.now + l.duration
 	c.leases.moved(l)
-	c.open().putLease(c.m.uid, l.seq, &l.lease)
+	c.open().putRow(spaceLeases, c.m.uid, l.seq, &l.lease)
 	it.at = l.deadline
 }
 

@@ -181,7 +181,7 @@ func (c *core) lease(t *task, p *pollCall) {
 	}
 	c.nonce++
 	l.nonce, l.duration, l.deadline = c.nonce, int64(d), c.now+int64(d)
-	b.putLease(c.m.uid, t.seq, &l.lease)
+	b.putRow(spaceLeases, c.m.uid, t.seq, &l.lease)
 	c.leaveReady(b, t)
 	c.m.counts.leased++
 	c.leases.add(l)

@@ -81,7 +81,7 @@ func (c *core) remove(r *removeCall) {
 			}
 			c.endLease(b, l)
 		case storedDead:
-			b.deleteDead(c.m.uid, t.seq)
+			b.deleteRow(spaceDead, c.m.uid, t.seq)
 			c.m.counts.dead--
 		}
 		c.erase(b, t.seq, t.id, t.addedAt, t.loc, endingCancelled)
@@ -115,7 +115,7 @@ func (c *core) revive(r *reviveCall) {
 		}
 		c.touch(t.seq)
 		b := c.open()
-		b.deleteDead(c.m.uid, t.seq)
+		b.deleteRow(spaceDead, c.m.uid, t.seq)
 		c.m.counts.dead--
 		u := &upcomingTask{at: c.wall, seq: t.seq, batch: b.number, scheduled: scheduled{loc: t.loc}}
 		b.putSchedule(c.m.uid, u.at, u.seq, &u.scheduled)

@@ -14,12 +14,8 @@ func (e *Engine) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.P
 	id := root(req.GetNamespace(), req.GetQueue())
 	p := &pollCall{max: int(req.GetMaxTasks()), identity: req.GetIdentity(), leaseTime: req.GetLeaseTime().AsDuration()}
 	p.init()
-	wait := req.GetWait().AsDuration()
+	wait := req.GetWait().AsDuration() // within the caller's deadline; see frontend
 	p.noWait = wait <= 0
-	// A caller that goes away should find its answer made, not cut off.
-	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)-pollMargin(wait))
-	}
 	var o *owner
 	err := e.retryUnloaded(ctx, id, true, func(to *owner) error {
 		o = to
@@ -28,22 +24,18 @@ func (e *Engine) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.P
 	if err != nil {
 		return nil, err
 	}
-	if p.noWait {
-		select {
-		case <-p.done:
-		case <-ctx.Done():
-			o.cancel(p)
-		}
-	} else {
-		timer := time.NewTimer(max(wait, 0))
-		select {
-		case <-p.done:
-		case <-timer.C:
-			o.cancel(p)
-		case <-ctx.Done():
-			o.cancel(p)
-		}
-		timer.Stop()
+	var over <-chan time.Time // never for a poll that does not wait: the core ends it
+	if !p.noWait {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-p.done:
+	case <-over:
+		o.cancel(p)
+	case <-ctx.Done():
+		o.cancel(p)
 	}
 	if p.err != nil {
 		return nil, p.err
@@ -54,9 +46,6 @@ func (e *Engine) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.P
 	}
 	return pollResponse(o, p, e.steady())
 }
-
-// pollMargin is how long before the caller's deadline a poll ends.
-func pollMargin(wait time.Duration) time.Duration { return min(wait/10, time.Second) }
 
 // cancel ends a poll and waits for its answer, which comes at once, or as soon as
 // the leases that it has been given are durable.

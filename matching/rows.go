@@ -412,6 +412,11 @@ func (s *scheduled) decode(b []byte) error {
 	return r.end("schedule")
 }
 
+// when is a row of the space when: the time under which a task is in schedule.
+type when int64
+
+func (w when) append(b []byte) []byte { return binary.BigEndian.AppendUint64(b, uint64(w)) }
+
 // deadRow is a row of the space dead.
 type deadRow struct {
 	attempt   int32

@@ -114,17 +114,19 @@ func (b *batch) deleteID(uid uint64, id taskID) {
 	b.endKey(k)
 }
 
-func (b *batch) putLease(uid, seq uint64, l *lease) {
-	k := b.op(opPut, spaceLeases)
+// putRow and deleteRow are for the spaces whose keys are uid and sequence number.
+
+func (b *batch) putRow(space storage.Space, uid, seq uint64, row interface{ append([]byte) []byte }) {
+	k := b.op(opPut, space)
 	b.args = appendSeqKey(b.args, uid, seq)
 	b.endKey(k)
 	v := b.beginValue()
-	b.args = l.append(b.args)
+	b.args = row.append(b.args)
 	b.endValue(v)
 }
 
-func (b *batch) deleteLease(uid, seq uint64) {
-	k := b.op(opDelete, spaceLeases)
+func (b *batch) deleteRow(space storage.Space, uid, seq uint64) {
+	k := b.op(opDelete, space)
 	b.args = appendSeqKey(b.args, uid, seq)
 	b.endKey(k)
 }
@@ -137,36 +139,14 @@ func (b *batch) putSchedule(uid uint64, at int64, seq uint64, s *scheduled) {
 	b.args = s.append(b.args)
 	b.endValue(v)
 
-	k = b.op(opPut, spaceWhen)
-	b.args = appendSeqKey(b.args, uid, seq)
-	b.endKey(k)
-	v = b.beginValue()
-	b.args = binary.BigEndian.AppendUint64(b.args, uint64(at))
-	b.endValue(v)
+	b.putRow(spaceWhen, uid, seq, when(at))
 }
 
 func (b *batch) deleteSchedule(uid uint64, at int64, seq uint64) {
 	k := b.op(opDelete, spaceSchedule)
 	b.args = appendScheduleKey(b.args, uid, at, seq)
 	b.endKey(k)
-	k = b.op(opDelete, spaceWhen)
-	b.args = appendSeqKey(b.args, uid, seq)
-	b.endKey(k)
-}
-
-func (b *batch) putDead(uid, seq uint64, d *deadRow) {
-	k := b.op(opPut, spaceDead)
-	b.args = appendSeqKey(b.args, uid, seq)
-	b.endKey(k)
-	v := b.beginValue()
-	b.args = d.append(b.args)
-	b.endValue(v)
-}
-
-func (b *batch) deleteDead(uid, seq uint64) {
-	k := b.op(opDelete, spaceDead)
-	b.args = appendSeqKey(b.args, uid, seq)
-	b.endKey(k)
+	b.deleteRow(spaceWhen, uid, seq)
 }
 
 // writeArgs is a decoded batch head; ops is what follows it.
