@@ -169,7 +169,7 @@ func TestPoll_that_waits_gets_a_task_with_the_add(t *testing.T) {
 	f := newFixture(t, newStore(t, ""), nil)
 	got := make(chan []*v1.LeasedTask)
 	go func() { got <- f.poll("q", 5, 30*time.Second, 0) }()
-	require.Eventually(t, func() bool { return f.describe2("q").GetPartitions()[0].GetWaitingPolls() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.describeIfThere("q").GetPartitions()[0].GetWaitingPolls() == 1 }, 10*time.Second, time.Millisecond)
 	f.add("q", spec("x"), spec("y"))
 	require.Len(t, <-got, 2)
 	d := f.describe("q")
@@ -178,8 +178,8 @@ func TestPoll_that_waits_gets_a_task_with_the_add(t *testing.T) {
 	require.Equal(t, "test", d.GetPollers()[0].GetIdentity())
 }
 
-// describe2 is describe for a queue that may not exist yet.
-func (f *fixture) describe2(queue string) *v1.DescribeQueueResponse {
+// describeIfThere is describe for a queue that may not exist yet.
+func (f *fixture) describeIfThere(queue string) *v1.DescribeQueueResponse {
 	resp, err := f.DescribeQueue(f.ctx, &v1.DescribeQueueRequest{Namespace: "default", Queue: queue})
 	if err != nil {
 		return &v1.DescribeQueueResponse{Partitions: []*v1.PartitionDescription{{}}}
@@ -195,7 +195,7 @@ func TestPoll_ends_at_once_when_its_caller_goes_away(t *testing.T) {
 		_, err := f.PollTasks(ctx, &v1.PollTasksRequest{Namespace: "default", Queue: "q", MaxTasks: 1, Wait: durationpb.New(time.Minute)})
 		done <- err
 	}()
-	require.Eventually(t, func() bool { return f.describe2("q").GetPartitions()[0].GetWaitingPolls() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return f.describeIfThere("q").GetPartitions()[0].GetWaitingPolls() == 1 }, 10*time.Second, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.EqualValues(t, 0, f.describe("q").GetPartitions()[0].GetWaitingPolls())
@@ -290,7 +290,8 @@ func TestTask_older_than_its_time_to_live_is_dropped(t *testing.T) {
 	s := spec("x")
 	s.TimeToLive = durationpb.New(time.Millisecond)
 	f.add("q", s)
-	time.Sleep(5 * time.Millisecond) // the time to live itself
+	over := time.Now().Add(2 * time.Millisecond)
+	require.Eventually(t, func() bool { return time.Now().After(over) }, time.Minute, time.Millisecond)
 	require.Empty(t, f.poll("q", 1, 0, 0))
 	require.Equal(t, v1.TaskState_TASK_STATE_EXPIRED, f.get("q", s.GetId()).GetState())
 }
