@@ -66,7 +66,6 @@ func (r *results) init(w *Worker) {
 	r.worker = w
 	r.prefix = appendQueuePrefix(nil, w.client.opts.namespace, w.queue)
 	r.changed.L = &r.mu
-	r.open = 0
 	setUp := func(q *resultQueue, op string, call func(context.Context, []ack) ([]error, error), repeated ...error) {
 		q.op, q.call = op, call
 		q.repeated = func(err error) bool {
@@ -83,10 +82,10 @@ func (r *results) init(w *Worker) {
 			running: &r.running,
 		}
 	}
-	setUp(&r.complete, "complete", r.callComplete, ErrTaskAlreadyCompleted)
+	setUp(&r.complete, "complete", r.callTokens(v1.TaskService_CompleteTasks_FullMethodName), ErrTaskAlreadyCompleted)
 	// Once failed or released, the token is one of an older attempt.
 	setUp(&r.fail, "fail", r.callFail, ErrLeaseLost, ErrTaskDead)
-	setUp(&r.releases, "release", r.callRelease, ErrLeaseLost)
+	setUp(&r.releases, "release", r.callTokens(v1.TaskService_ReleaseTasks_FullMethodName), ErrLeaseLost)
 }
 
 // start readies r and returns the function that ends it, whatever is on its way.
@@ -263,18 +262,13 @@ func (r *results) lost(q *resultQueue, a ack, err error) {
 	r.worker.report(q.op, a.job, err)
 }
 
-func (r *results) callComplete(ctx context.Context, acks []ack) ([]error, error) {
-	response := itemsResponse{want: len(acks)}
-	err := r.worker.client.hot.Invoke(ctx, v1.TaskService_CompleteTasks_FullMethodName,
-		&tokensRequest{r.prefix, acks}, &response)
-	return response.errs, err
-}
-
-func (r *results) callRelease(ctx context.Context, acks []ack) ([]error, error) {
-	response := itemsResponse{want: len(acks)}
-	err := r.worker.client.hot.Invoke(ctx, v1.TaskService_ReleaseTasks_FullMethodName,
-		&tokensRequest{r.prefix, acks}, &response)
-	return response.errs, err
+// callTokens is the call of a method that takes nothing but lease tokens.
+func (r *results) callTokens(method string) func(context.Context, []ack) ([]error, error) {
+	return func(ctx context.Context, acks []ack) ([]error, error) {
+		response := itemsResponse{want: len(acks)}
+		err := r.worker.client.hot.Invoke(ctx, method, &tokensRequest{r.prefix, acks}, &response)
+		return response.errs, err
+	}
 }
 
 func (r *results) callFail(ctx context.Context, acks []ack) ([]error, error) {
