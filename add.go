@@ -3,7 +3,6 @@ package switchyard
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -80,7 +79,7 @@ func (c *Client) AddMany(ctx context.Context, queue string, tasks []Task) ([]Add
 }
 
 func addError(ctx context.Context, queue string, err error) error {
-	return callError(ctx, "add to queue", fmt.Sprintf("%q", queue), err)
+	return callError(ctx, "add to queue", quote(queue), err)
 }
 
 // fillIDs gives each result its task's id, made where it is missing. The new

@@ -104,7 +104,7 @@ func WithIdentity(identity string) DialOption {
 }
 
 // WithLogger sets where the client and its workers log, slog.Default() if not
-// given.
+// given; nil for nowhere.
 func WithLogger(logger *slog.Logger) DialOption {
 	return func(o *dialOptions) { o.logger = logger }
 }

@@ -1,6 +1,7 @@
 package switchyard
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -279,7 +280,7 @@ func (r *addResponse) decodeWire(data []byte) error {
 	return nil
 }
 
-var errResultCount = fmt.Errorf("switchyard: the server's answer has not one result for each item")
+var errResultCount = errors.New("switchyard: the server's answer has not one result for each item")
 
 // addOutcome is a result of AddTasksResponse, without the id, which the client
 // made.
