@@ -36,7 +36,7 @@ type ClientOptions struct {
 // concurrent use.
 type Client struct {
 	opts ClientOptions
-	live atomic.Pointer[clientConn]
+	live atomic.Pointer[clientConn] // the connection that takes calls, or nil
 
 	mu      sync.Mutex
 	dialing chan struct{} // closed when the dial under way is over
@@ -90,7 +90,7 @@ var errClosed = gstatus.Error(codes.Canceled, "link: the client was closed")
 // connection returns a connection that takes calls.
 func (c *Client) connection(ctx context.Context) (*clientConn, error) {
 	for {
-		if x := c.live.Load(); x != nil && x.usable() {
+		if x := c.live.Load(); x != nil {
 			return x, nil
 		}
 		c.mu.Lock()
@@ -98,7 +98,7 @@ func (c *Client) connection(ctx context.Context) (*clientConn, error) {
 			c.mu.Unlock()
 			return nil, errClosed
 		}
-		if x := c.live.Load(); x != nil && x.usable() {
+		if x := c.live.Load(); x != nil {
 			c.mu.Unlock()
 			return x, nil
 		}
@@ -171,17 +171,14 @@ func (c *Client) connect(ctx context.Context) (*clientConn, error) {
 // clientConn is one connection of a client.
 type clientConn struct {
 	*conn
-	c        *Client
-	draining atomic.Bool
-	ended    chan struct{}
+	c     *Client
+	ended chan struct{}
 
 	cmu   sync.Mutex
 	next  uint64
 	calls map[uint64]*pendingCall
 	err   error // why it ended
 }
-
-func (x *clientConn) usable() bool { return !x.draining.Load() }
 
 // pendingCall is a call that waits for its answer. done receives once.
 type pendingCall struct {
@@ -191,7 +188,7 @@ type pendingCall struct {
 
 // Invoke implements grpc.ClientConnInterface. Options are not looked at.
 func (c *Client) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
-	if len(method) > 255 {
+	if len(method) > maxMethod {
 		return gstatus.Errorf(codes.Internal, "link: the method's name has %d bytes", len(method))
 	}
 	if err := ctx.Err(); err != nil {
@@ -219,7 +216,7 @@ func (c *Client) Invoke(ctx context.Context, method string, args, reply any, _ .
 		data.Free()
 		return err
 	}
-	var headSpace [5 + 255]byte
+	var headSpace [requestHead + maxMethod]byte
 	var partSpace [4][]byte
 	parts := append(partSpace[:0], appendRequestHead(headSpace[:0], timeout, method))
 	for _, b := range data {
@@ -231,7 +228,7 @@ func (c *Client) Invoke(ctx context.Context, method string, args, reply any, _ .
 	select {
 	case err = <-p.done:
 	case <-ctx.Done():
-		if x.forget(id) {
+		if x.take(id) != nil {
 			_ = x.send(kindCancel, id)
 			err = gstatus.FromContextError(ctx.Err()).Err()
 		} else {
@@ -257,15 +254,8 @@ func (x *clientConn) begin(p *pendingCall) (uint64, error) {
 	return x.next, nil
 }
 
-// forget gives a call up; false if its answer is on its way to the caller.
-func (x *clientConn) forget(id uint64) bool {
-	x.cmu.Lock()
-	defer x.cmu.Unlock()
-	_, ok := x.calls[id]
-	delete(x.calls, id)
-	return ok
-}
-
+// take ends the wait of a call; nil if its answer is on its way to the caller, or
+// nobody waits for it.
 func (x *clientConn) take(id uint64) *pendingCall {
 	x.cmu.Lock()
 	defer x.cmu.Unlock()
@@ -320,7 +310,6 @@ func decodeError(b []byte) error {
 
 // drain lets no more calls begin here.
 func (x *clientConn) drain() {
-	x.draining.Store(true)
 	x.c.live.CompareAndSwap(x, nil)
 }
 

@@ -28,6 +28,6 @@
 // [Client] is a grpc.ClientConnInterface and a [Server] a grpc.ServiceRegistrar.
 // Streaming calls are not carried.
 //
-// A client pings when it has sent nothing for [pingAfter]; either side gives a
+// A client pings when it has sent or received nothing for [pingAfter]; either side gives a
 // connection up on which nothing came for [deadAfter].
 package link

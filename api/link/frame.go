@@ -35,6 +35,12 @@ const (
 	pingAfter  = 10 * time.Second
 	deadAfter  = 40 * time.Second
 	bufferSize = 64 << 10
+	// requestHead is what stands before the method in a request, and maxMethod the
+	// longest method.
+	requestHead = 4 + 1
+	maxMethod   = 255
+	// maxSpare is the largest buffer that is kept for the next frames.
+	maxSpare = 1 << 20
 	// maxUnsent is how much may wait for a peer that does not read before the
 	// connection is given up.
 	maxUnsent = 256 << 20
@@ -136,7 +142,7 @@ func (c *conn) send(k kind, call uint64, parts ...[]byte) error {
 		_, err := c.Write(out)
 		c.lastWrite.Store(time.Now().UnixNano())
 		c.mu.Lock()
-		if cap(out) <= 1<<20 {
+		if cap(out) <= maxSpare {
 			c.spare = out
 		}
 		if err != nil {
@@ -157,12 +163,12 @@ var errBadRequest = errors.New("link: malformed request")
 // parseRequest takes the body of a request frame apart. The message is a part of
 // the body, and freed with it.
 func parseRequest(body []byte) (timeout time.Duration, method, message []byte, err error) {
-	if len(body) < 5 || len(body) < 5+int(body[4]) {
+	if len(body) < requestHead || len(body) < requestHead+int(body[4]) {
 		return 0, nil, nil, errBadRequest
 	}
 	timeout = time.Duration(binary.BigEndian.Uint32(body)) * time.Millisecond
-	n := 5 + int(body[4])
-	return timeout, body[5:n], body[n:], nil
+	n := requestHead + int(body[4])
+	return timeout, body[requestHead:n], body[n:], nil
 }
 
 // appendRequestHead adds what stands before the message in a request.
