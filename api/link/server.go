@@ -48,6 +48,7 @@ type Server struct {
 }
 
 type method struct {
+	name    string
 	impl    any
 	handler grpc.MethodHandler
 }
@@ -66,7 +67,8 @@ func NewServer(o ServerOptions) *Server {
 // RegisterService implements grpc.ServiceRegistrar. Streaming methods are left out.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	for _, m := range desc.Methods {
-		s.methods["/"+desc.ServiceName+"/"+m.MethodName] = method{impl, m.Handler}
+		name := "/" + desc.ServiceName + "/" + m.MethodName
+		s.methods[name] = method{name, impl, m.Handler}
 	}
 }
 
@@ -86,7 +88,7 @@ func (s *Server) Serve(l net.Listener) error {
 			return err
 		}
 		ctx, cancel := context.WithCancel(context.Background())
-		c := &serverConn{conn: newConn(nc, s.opts.MaxMessage+1<<10), s: s, ctx: ctx, cancel: cancel, calls: map[uint64]context.CancelFunc{}}
+		c := &serverConn{conn: newConn(nc, s.opts.MaxMessage+requestHead+maxMethod), s: s, ctx: ctx, cancel: cancel, calls: map[uint64]context.CancelFunc{}}
 		s.mu.Lock()
 		if s.draining || s.stopped {
 			s.mu.Unlock()
@@ -101,8 +103,9 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// GracefulStop takes no more connections and calls, and returns when the calls in
-// progress have ended.
+// GracefulStop takes no more connections, tells the clients to begin no more calls,
+// and returns when those in progress have ended. A call that a client sent before it
+// heard of it is still run.
 func (s *Server) GracefulStop() {
 	s.mu.Lock()
 	s.draining = true
@@ -248,12 +251,12 @@ func (c *serverConn) read() {
 			}
 			m, ok := c.s.methods[string(name)]
 			if !ok {
-				name = append([]byte(nil), name...)
+				m.name = string(name)
 			}
 			c.running.Add(1)
 			c.s.callBegins()
 			go c.read()
-			c.handle(ctx, cancel, f, m, ok, string(name), message)
+			c.handle(ctx, cancel, f, m, message)
 			return
 		case kindCancel:
 			c.cmu.Lock()
@@ -270,7 +273,7 @@ func (c *serverConn) read() {
 	}
 }
 
-func (c *serverConn) handle(ctx context.Context, cancel context.CancelFunc, f frame, m method, known bool, name string, message []byte) {
+func (c *serverConn) handle(ctx context.Context, cancel context.CancelFunc, f frame, m method, message []byte) {
 	defer func() {
 		c.cmu.Lock()
 		delete(c.calls, f.call)
@@ -279,7 +282,7 @@ func (c *serverConn) handle(ctx context.Context, cancel context.CancelFunc, f fr
 		c.s.callEnds()
 		c.running.Done()
 	}()
-	resp, err := c.call(ctx, f, m, known, name, message)
+	resp, err := c.call(ctx, f, m, message)
 	if err == nil {
 		var data mem.BufferSlice
 		if data, err = c.s.opts.Codec.Marshal(resp); err == nil {
@@ -307,7 +310,7 @@ func statusOf(err error) error {
 	return status.FromContextError(err).Err()
 }
 
-func (c *serverConn) call(ctx context.Context, f frame, m method, known bool, name string, message []byte) (resp any, err error) {
+func (c *serverConn) call(ctx context.Context, f frame, m method, message []byte) (resp any, err error) {
 	freed := false
 	free := func() {
 		if !freed {
@@ -316,12 +319,12 @@ func (c *serverConn) call(ctx context.Context, f frame, m method, known bool, na
 		}
 	}
 	defer free()
-	if !known {
-		return nil, c.s.opts.Unknown(name)
+	if m.handler == nil {
+		return nil, c.s.opts.Unknown(m.name)
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			c.s.opts.Logger.Error("call panicked", "method", name, "panic", p, "stack", string(debug.Stack()))
+			c.s.opts.Logger.Error("call panicked", "method", m.name, "panic", p, "stack", string(debug.Stack()))
 			resp, err = nil, status.Error(codes.Internal, "the server met a fault")
 		}
 	}()
