@@ -69,11 +69,18 @@ func (l *Limits) checkName(r, field, name string) error {
 	return nil
 }
 
+// namespace checks a namespace, which is the default one when it is empty.
+func (l *Limits) namespace(name *string) error {
+	if *name == "" {
+		*name = DefaultNamespace
+		return nil
+	}
+	return l.checkName(reason.InvalidNamespace, "namespace", *name)
+}
+
 // address fills in the default namespace and checks both names.
 func (l *Limits) address(namespace *string, queue string) error {
-	if *namespace == "" {
-		*namespace = DefaultNamespace
-	} else if err := l.checkName(reason.InvalidNamespace, "namespace", *namespace); err != nil {
+	if err := l.namespace(namespace); err != nil {
 		return err
 	}
 	return l.checkName(reason.InvalidQueueName, "queue", queue)

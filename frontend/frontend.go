@@ -172,6 +172,22 @@ func (c *call) end(err *error) {
 	*err = e
 }
 
+// serve runs a call that hands its request on as it is once it is checked, as
+// all do but polls and batches.
+func serve[Req, Resp any](ctx context.Context, f *Frontend, m method, req *Req,
+	backend func(context.Context, *Req) (*Resp, error), check func() error,
+) (resp *Resp, err error) {
+	ctx, c, err := f.begin(ctx, m)
+	defer c.end(&err)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(); err != nil {
+		return nil, err
+	}
+	return backend(ctx, req)
+}
+
 // items records the size of a batch.
 func (c *call) items(n int) { c.f.metrics.items[c.method].Observe(float64(n)) }
 

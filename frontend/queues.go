@@ -8,161 +8,102 @@ import (
 )
 
 // CreateQueue implements v1.QueueServiceServer.
-func (f *Frontend) CreateQueue(ctx context.Context, req *v1.CreateQueueRequest) (resp *v1.CreateQueueResponse, err error) {
-	ctx, c, err := f.begin(ctx, mCreateQueue)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	if err := f.limits.checkConfig(req.Config); err != nil {
-		return nil, err
-	}
-	return f.backend.CreateQueue(ctx, req)
+func (f *Frontend) CreateQueue(ctx context.Context, req *v1.CreateQueueRequest) (*v1.CreateQueueResponse, error) {
+	return serve(ctx, f, mCreateQueue, req, f.backend.CreateQueue, func() error {
+		if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
+			return err
+		}
+		return f.limits.checkConfig(req.Config)
+	})
 }
 
 // UpdateQueue implements v1.QueueServiceServer.
-func (f *Frontend) UpdateQueue(ctx context.Context, req *v1.UpdateQueueRequest) (resp *v1.UpdateQueueResponse, err error) {
-	ctx, c, err := f.begin(ctx, mUpdateQueue)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	if err := f.limits.checkConfig(req.Config); err != nil {
-		return nil, err
-	}
-	if err := checkMask(req.UpdateMask.GetPaths()); err != nil {
-		return nil, err
-	}
-	return f.backend.UpdateQueue(ctx, req)
+func (f *Frontend) UpdateQueue(ctx context.Context, req *v1.UpdateQueueRequest) (*v1.UpdateQueueResponse, error) {
+	return serve(ctx, f, mUpdateQueue, req, f.backend.UpdateQueue, func() error {
+		if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
+			return err
+		}
+		if err := f.limits.checkConfig(req.Config); err != nil {
+			return err
+		}
+		return checkMask(req.UpdateMask.GetPaths())
+	})
 }
 
 // DeleteQueue implements v1.QueueServiceServer.
-func (f *Frontend) DeleteQueue(ctx context.Context, req *v1.DeleteQueueRequest) (resp *v1.DeleteQueueResponse, err error) {
-	ctx, c, err := f.begin(ctx, mDeleteQueue)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	return f.backend.DeleteQueue(ctx, req)
+func (f *Frontend) DeleteQueue(ctx context.Context, req *v1.DeleteQueueRequest) (*v1.DeleteQueueResponse, error) {
+	return serve(ctx, f, mDeleteQueue, req, f.backend.DeleteQueue, func() error {
+		return f.limits.address(&req.Namespace, req.Queue)
+	})
 }
 
 // ListQueues implements v1.QueueServiceServer.
-func (f *Frontend) ListQueues(ctx context.Context, req *v1.ListQueuesRequest) (resp *v1.ListQueuesResponse, err error) {
-	ctx, c, err := f.begin(ctx, mListQueues)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if req.Namespace == "" {
-		req.Namespace = DefaultNamespace
-	} else if err := f.limits.checkName(reason.InvalidNamespace, "namespace", req.Namespace); err != nil {
-		return nil, err
-	}
-	if err := f.limits.page(&req.PageSize, req.PageToken); err != nil {
-		return nil, err
-	}
-	return f.backend.ListQueues(ctx, req)
+func (f *Frontend) ListQueues(ctx context.Context, req *v1.ListQueuesRequest) (*v1.ListQueuesResponse, error) {
+	return serve(ctx, f, mListQueues, req, f.backend.ListQueues, func() error {
+		if err := f.limits.namespace(&req.Namespace); err != nil {
+			return err
+		}
+		return f.limits.page(&req.PageSize, req.PageToken)
+	})
 }
 
 // DescribeQueue implements v1.QueueServiceServer.
-func (f *Frontend) DescribeQueue(ctx context.Context, req *v1.DescribeQueueRequest) (resp *v1.DescribeQueueResponse, err error) {
-	ctx, c, err := f.begin(ctx, mDescribeQueue)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	return f.backend.DescribeQueue(ctx, req)
+func (f *Frontend) DescribeQueue(ctx context.Context, req *v1.DescribeQueueRequest) (*v1.DescribeQueueResponse, error) {
+	return serve(ctx, f, mDescribeQueue, req, f.backend.DescribeQueue, func() error {
+		return f.limits.address(&req.Namespace, req.Queue)
+	})
 }
 
 // PauseQueue implements v1.QueueServiceServer.
-func (f *Frontend) PauseQueue(ctx context.Context, req *v1.PauseQueueRequest) (resp *v1.PauseQueueResponse, err error) {
-	ctx, c, err := f.begin(ctx, mPauseQueue)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	return f.backend.PauseQueue(ctx, req)
+func (f *Frontend) PauseQueue(ctx context.Context, req *v1.PauseQueueRequest) (*v1.PauseQueueResponse, error) {
+	return serve(ctx, f, mPauseQueue, req, f.backend.PauseQueue, func() error {
+		return f.limits.address(&req.Namespace, req.Queue)
+	})
 }
 
 // ResumeQueue implements v1.QueueServiceServer.
-func (f *Frontend) ResumeQueue(ctx context.Context, req *v1.ResumeQueueRequest) (resp *v1.ResumeQueueResponse, err error) {
-	ctx, c, err := f.begin(ctx, mResumeQueue)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	return f.backend.ResumeQueue(ctx, req)
+func (f *Frontend) ResumeQueue(ctx context.Context, req *v1.ResumeQueueRequest) (*v1.ResumeQueueResponse, error) {
+	return serve(ctx, f, mResumeQueue, req, f.backend.ResumeQueue, func() error {
+		return f.limits.address(&req.Namespace, req.Queue)
+	})
 }
 
 // PurgeQueue implements v1.QueueServiceServer.
-func (f *Frontend) PurgeQueue(ctx context.Context, req *v1.PurgeQueueRequest) (resp *v1.PurgeQueueResponse, err error) {
-	ctx, c, err := f.begin(ctx, mPurgeQueue)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	return f.backend.PurgeQueue(ctx, req)
+func (f *Frontend) PurgeQueue(ctx context.Context, req *v1.PurgeQueueRequest) (*v1.PurgeQueueResponse, error) {
+	return serve(ctx, f, mPurgeQueue, req, f.backend.PurgeQueue, func() error {
+		return f.limits.address(&req.Namespace, req.Queue)
+	})
 }
 
 // ListDeadTasks implements v1.QueueServiceServer.
-func (f *Frontend) ListDeadTasks(ctx context.Context, req *v1.ListDeadTasksRequest) (resp *v1.ListDeadTasksResponse, err error) {
-	ctx, c, err := f.begin(ctx, mListDeadTasks)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	if err := f.limits.page(&req.PageSize, req.PageToken); err != nil {
-		return nil, err
-	}
-	return f.backend.ListDeadTasks(ctx, req)
+func (f *Frontend) ListDeadTasks(ctx context.Context, req *v1.ListDeadTasksRequest) (*v1.ListDeadTasksResponse, error) {
+	return serve(ctx, f, mListDeadTasks, req, f.backend.ListDeadTasks, func() error {
+		if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
+			return err
+		}
+		return f.limits.page(&req.PageSize, req.PageToken)
+	})
 }
 
 // RedriveDeadTasks implements v1.QueueServiceServer.
-func (f *Frontend) RedriveDeadTasks(ctx context.Context, req *v1.RedriveDeadTasksRequest) (resp *v1.RedriveDeadTasksResponse, err error) {
-	ctx, c, err := f.begin(ctx, mRedriveDeadTasks)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	if len(req.Ids) > 0 {
-		if err := f.limits.checkBatch("ids", len(req.Ids)); err != nil {
-			return nil, err
+func (f *Frontend) RedriveDeadTasks(ctx context.Context, req *v1.RedriveDeadTasksRequest) (*v1.RedriveDeadTasksResponse, error) {
+	return serve(ctx, f, mRedriveDeadTasks, req, f.backend.RedriveDeadTasks, func() error {
+		if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
+			return err
 		}
-	}
-	for i := range req.Ids {
-		if err := checkID("ids", &req.Ids[i]); err != nil {
-			return nil, err
+		if len(req.Ids) > 0 {
+			if err := f.limits.checkBatch("ids", len(req.Ids)); err != nil {
+				return err
+			}
 		}
-	}
-	if req.Limit < 0 {
-		return nil, invalid(reason.InvalidLimit, "limit", "limit is %d; it must not be negative, and 0 means all", req.Limit)
-	}
-	return f.backend.RedriveDeadTasks(ctx, req)
+		for i := range req.Ids {
+			if err := checkID("ids", &req.Ids[i]); err != nil {
+				return err
+			}
+		}
+		if req.Limit < 0 {
+			return invalid(reason.InvalidLimit, "limit", "limit is %d; it must not be negative, and 0 means all", req.Limit)
+		}
+		return nil
+	})
 }

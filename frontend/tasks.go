@@ -291,35 +291,23 @@ func (f *Frontend) ExtendLeases(ctx context.Context, req *v1.ExtendLeasesRequest
 }
 
 // GetTask implements v1.TaskServiceServer.
-func (f *Frontend) GetTask(ctx context.Context, req *v1.GetTaskRequest) (resp *v1.GetTaskResponse, err error) {
-	ctx, c, err := f.begin(ctx, mGetTask)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	if err := checkID("id", &req.Id); err != nil {
-		return nil, err
-	}
-	return f.backend.GetTask(ctx, req)
+func (f *Frontend) GetTask(ctx context.Context, req *v1.GetTaskRequest) (*v1.GetTaskResponse, error) {
+	return serve(ctx, f, mGetTask, req, f.backend.GetTask, func() error {
+		if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
+			return err
+		}
+		return checkID("id", &req.Id)
+	})
 }
 
 // CancelTask implements v1.TaskServiceServer.
-func (f *Frontend) CancelTask(ctx context.Context, req *v1.CancelTaskRequest) (resp *v1.CancelTaskResponse, err error) {
-	ctx, c, err := f.begin(ctx, mCancelTask)
-	defer c.end(&err)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
-		return nil, err
-	}
-	if err := checkID("id", &req.Id); err != nil {
-		return nil, err
-	}
-	return f.backend.CancelTask(ctx, req)
+func (f *Frontend) CancelTask(ctx context.Context, req *v1.CancelTaskRequest) (*v1.CancelTaskResponse, error) {
+	return serve(ctx, f, mCancelTask, req, f.backend.CancelTask, func() error {
+		if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
+			return err
+		}
+		return checkID("id", &req.Id)
+	})
 }
 
 // batch checks what all batches have in common and records the size.
