@@ -124,6 +124,12 @@ func (e *Engine) open(ctx context.Context) error {
 	if e.meta, err = openMeta(e.fs, dir, &e.opts); err != nil {
 		return err
 	}
+	if e.snaps, err = openSnapshots(e.fs, e.fs.PathJoin(dir, snapshotDir)); err != nil {
+		return &shard.Error{Code: shard.StoreFailed, Err: err}
+	}
+	if err := e.rebuildRows(dir); err != nil {
+		return &shard.Error{Code: shard.StoreFailed, Reason: "the rows cannot be taken from the snapshot", Err: err}
+	}
 	e.db, err = pebble.Open(e.fs.PathJoin(dir, rowsDir), e.pebbleOptions(e.fs))
 	if err != nil {
 		return &shard.Error{Code: shard.StoreFailed, Reason: "the rows in " + e.fs.PathJoin(dir, rowsDir) + " cannot be opened", Err: err}
@@ -135,7 +141,7 @@ func (e *Engine) open(ctx context.Context) error {
 	if err := e.openLog(e.fs.PathJoin(dir, logDir), at); err != nil {
 		return &shard.Error{Code: shard.StoreFailed, Reason: "the log in " + e.fs.PathJoin(dir, logDir) + " cannot be opened", Err: err}
 	}
-	if e.snaps, err = openSnapshots(e.fs, e.fs.PathJoin(dir, snapshotDir)); err != nil {
+	if err := e.checkReach(dir, at); err != nil {
 		return &shard.Error{Code: shard.StoreFailed, Err: err}
 	}
 	// The folders inside are there for good before anything in them counts.
