@@ -45,8 +45,8 @@ func right[T any](items []T, f faults) []T {
 }
 
 // merge puts the backend's results and the faults together in the order of the
-// request, which has n items.
-func merge[R any](n int, f faults, results []R, failed func(err error) R) ([]R, error) {
+// request, which has n items. failed makes the result of item i.
+func merge[R any](n int, f faults, results []R, failed func(i int, err error) R) ([]R, error) {
 	if want := n - f.count(); len(results) != want {
 		return nil, reason.New(codes.Internal, reason.Internal, nil,
 			"the backend returned %d results for %d items", len(results), want)
@@ -58,7 +58,7 @@ func merge[R any](n int, f faults, results []R, failed func(err error) R) ([]R, 
 	next := 0
 	for i := range all {
 		if f[i] != nil {
-			all[i] = failed(f[i])
+			all[i] = failed(i, f[i])
 			continue
 		}
 		all[i] = results[next]

@@ -47,8 +47,7 @@ func (f *Frontend) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (resp 
 	if err := c.hold(size); err != nil {
 		return nil, err
 	}
-	n := len(req.Tasks)
-	ids := req.Tasks
+	all, n := req.Tasks, len(req.Tasks)
 	req.Tasks = right(req.Tasks, bad)
 	resp = &v1.AddTasksResponse{}
 	if len(req.Tasks) > 0 {
@@ -56,11 +55,8 @@ func (f *Frontend) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (resp 
 			return nil, err
 		}
 	}
-	next := -1
-	resp.Results, err = merge(n, f.counted(&c, bad), resp.Results, func(err error) *v1.AddTasksResponse_Result {
-		for next++; bad[next] == nil; next++ { // merge asks in order
-		}
-		return &v1.AddTasksResponse_Result{Id: ids[next].GetId(), Error: reason.Item(err)}
+	resp.Results, err = merge(n, f.counted(&c, bad), resp.Results, func(i int, err error) *v1.AddTasksResponse_Result {
+		return &v1.AddTasksResponse_Result{Id: all[i].GetId(), Error: reason.Item(err)}
 	})
 	if err != nil {
 		return nil, err
@@ -248,7 +244,7 @@ func (f *Frontend) FailTasks(ctx context.Context, req *v1.FailTasksRequest) (res
 			return nil, err
 		}
 	}
-	resp.Results, err = merge(n, f.counted(&c, bad), resp.Results, func(err error) *v1.FailTasksResponse_Result {
+	resp.Results, err = merge(n, f.counted(&c, bad), resp.Results, func(_ int, err error) *v1.FailTasksResponse_Result {
 		return &v1.FailTasksResponse_Result{Error: reason.Item(err)}
 	})
 	if err != nil {
@@ -281,7 +277,7 @@ func (f *Frontend) ExtendLeases(ctx context.Context, req *v1.ExtendLeasesRequest
 			return nil, err
 		}
 	}
-	resp.Results, err = merge(n, f.counted(&c, bad), resp.Results, func(err error) *v1.ExtendLeasesResponse_Result {
+	resp.Results, err = merge(n, f.counted(&c, bad), resp.Results, func(_ int, err error) *v1.ExtendLeasesResponse_Result {
 		return &v1.ExtendLeasesResponse_Result{Error: reason.Item(err)}
 	})
 	if err != nil {
@@ -330,7 +326,7 @@ func (f *Frontend) counted(c *call, bad faults) faults {
 	return bad
 }
 
-func failedItem(err error) *v1.ItemResult { return &v1.ItemResult{Error: reason.Item(err)} }
+func failedItem(_ int, err error) *v1.ItemResult { return &v1.ItemResult{Error: reason.Item(err)} }
 
 // checkTokens checks the form of lease tokens.
 func checkTokens(tokens [][]byte) (bad faults) {
