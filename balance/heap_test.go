@@ -1,6 +1,9 @@
 package balance
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestHeap_scenarios(t *testing.T) {
 	loads := func(b *Balancer) (out []int) {
@@ -12,7 +15,7 @@ func TestHeap_scenarios(t *testing.T) {
 	all := func(b *Balancer, want int, but ...int) {
 		t.Helper()
 		for i, n := range b.Nodes() {
-			if n.Load() != want && !containsInt(but, i) {
+			if n.Load() != want && !slices.Contains(but, i) {
 				t.Fatalf("loads %v, want %d each", loads(b), want)
 			}
 		}
@@ -96,15 +99,6 @@ func TestHeap_scenarios(t *testing.T) {
 	if s := b.NodeStats(); s[0].Results[Success] != 50 || s[1].Results[Success] != 50 {
 		t.Errorf("sequential requests over two idle servers: %v, %v", s[0].Results, s[1].Results)
 	}
-}
-
-func containsInt(list []int, x int) bool {
-	for _, y := range list {
-		if x == y {
-			return true
-		}
-	}
-	return false
 }
 
 // The heap's order holds after any sequence of operations.

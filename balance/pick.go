@@ -1,6 +1,9 @@
 package balance
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Pick is an endpoint chosen for one request.
 type Pick struct {
@@ -50,7 +53,7 @@ func (b *Balancer) PickAvoiding(avoid []*Node) (Pick, error) {
 		if n == nil {
 			return Pick{}, b.none()
 		}
-		if wordOpen(n.word.Load()) && !contains(avoid, n) && b.acquire(n, now, false) {
+		if wordOpen(n.word.Load()) && !slices.Contains(avoid, n) && b.acquire(n, now, false) {
 			return Pick{n, now}, nil
 		}
 	}
@@ -63,7 +66,7 @@ func (b *Balancer) PickAvoiding(avoid []*Node) (Pick, error) {
 		for i := range entries {
 			e := &entries[(start+i)%len(entries)]
 			w := e.node.word.Load()
-			if !wordOpen(w) || contains(avoid, e.node) {
+			if !wordOpen(w) || slices.Contains(avoid, e.node) {
 				continue
 			}
 			if s := b.score(e, w, now); best == nil || s < bestScore {
@@ -75,15 +78,6 @@ func (b *Balancer) PickAvoiding(avoid []*Node) (Pick, error) {
 		}
 	}
 	return b.Pick()
-}
-
-func contains(nodes []*Node, n *Node) bool {
-	for _, x := range nodes {
-		if x == n {
-			return true
-		}
-	}
-	return false
 }
 
 func (b *Balancer) none() error {
@@ -185,17 +179,6 @@ func (p Pick) Done(o Outcome) {
 	if judge || b.timedDone {
 		now = b.config.Clock()
 	}
-	p.done(o, now, judge)
-}
-
-// DoneAt is Done for a caller that has read the balancer's clock already.
-func (p Pick) DoneAt(o Outcome, now time.Duration) {
-	p.done(o, now, p.node.b.judges && (o != Success || !p.node.clean.Load()))
-}
-
-func (p Pick) done(o Outcome, now time.Duration, judge bool) {
-	n := p.node
-	b := n.b
 	if wordLoad(n.word.Load()) == 0 {
 		return // Done was called twice; once more would count below zero.
 	}

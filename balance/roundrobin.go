@@ -9,7 +9,7 @@ import (
 // again whenever a status changes.
 type roundRobin struct {
 	list []entry
-	next *atomic.Uint64 // goes on across rebuilds, so that the first is not hit each time
+	next atomic.Uint64
 }
 
 func (b *Balancer) newRoundRobin(nodes []*Node) distributor {
@@ -24,8 +24,9 @@ func (b *Balancer) newRoundRobin(nodes []*Node) distributor {
 			open = append(open, b.newEntry(n, n.weight))
 		}
 	}
-	d := &roundRobin{list: open, next: new(atomic.Uint64)}
-	// Clients that start at the same time should not all begin with the same.
+	d := &roundRobin{list: open}
+	// Neither clients that start at the same time nor rebuilds should all begin with
+	// the same.
 	d.next.Store(b.config.Rand() >> 16)
 	return d
 }
