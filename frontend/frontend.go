@@ -94,7 +94,7 @@ func (f *Frontend) InFlight() int64 { return f.requests.Load() + f.polls.Load() 
 type call struct {
 	f       *Frontend
 	method  method
-	entered bool
+	counter *atomic.Int64 // the one that counts it; nil when it was not admitted
 	start   time.Time
 	bytes   int64
 	cancel  context.CancelFunc
@@ -119,7 +119,7 @@ func (f *Frontend) begin(ctx context.Context, m method) (context.Context, call, 
 		counter.Add(-1)
 		return ctx, c, overloaded("in_flight_"+what, limit, "the node has %d %s in progress and takes no more; retry later", limit, what)
 	}
-	c.entered = true
+	c.counter = counter
 	if m != mPollTasks {
 		if _, ok := ctx.Deadline(); !ok {
 			ctx, c.cancel = context.WithTimeout(ctx, f.limits.RequestTimeout)
@@ -152,12 +152,8 @@ func (c *call) end(err *error) {
 	if c.bytes != 0 {
 		c.f.bytes.Add(-c.bytes)
 	}
-	if c.entered {
-		if c.method == mPollTasks {
-			c.f.polls.Add(-1)
-		} else {
-			c.f.requests.Add(-1)
-		}
+	if c.counter != nil {
+		c.counter.Add(-1)
 	}
 	took := time.Since(c.start)
 	if *err == nil {
