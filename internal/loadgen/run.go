@@ -44,7 +44,7 @@ type Run struct {
 	added           atomic.Int64
 	redelivered     atomic.Int64
 	worker          atomic.Pointer[switchyard.Worker]
-	seen            *seenSet
+	seen            seenSet
 	addLatency      Histogram
 	deliveryLatency Histogram
 
@@ -52,14 +52,14 @@ type Run struct {
 	err error
 }
 
-// New prepares a run. The options are checked by Start.
+// New prepares a run; options that make no sense are an error.
 func New(client *switchyard.Client, opts Options) (*Run, error) {
 	opts, err := opts.WithDefaults()
 	if err != nil {
 		return nil, err
 	}
 	r := &Run{
-		opts: opts, client: client, base: time.Now(), seen: newSeenSet(),
+		opts: opts, client: client, base: time.Now(),
 		queue: fmt.Sprintf("bench-%s-%08x", opts.Scenario, rand.Uint32()),
 	}
 	r.setPhase("starting")

@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -59,11 +60,7 @@ type Options struct {
 
 // WithDefaults fills in what is 0 and checks the rest.
 func (o Options) WithDefaults() (Options, error) {
-	known := false
-	for _, s := range Scenarios() {
-		known = known || o.Scenario == s
-	}
-	if !known {
+	if !slices.Contains(Scenarios(), o.Scenario) {
 		return o, fmt.Errorf("there is no scenario %q; there are add, batch, drain, mixed and latency", o.Scenario)
 	}
 	if o.Duration == 0 {

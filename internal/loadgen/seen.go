@@ -2,13 +2,11 @@ package loadgen
 
 import "sync"
 
-// seenSet is a set of numbers that are dense from 1 on.
+// seenSet is a set of numbers that are dense from 1 on; empty when zero.
 type seenSet struct {
 	mu   sync.Mutex
 	bits []uint64
 }
-
-func newSeenSet() *seenSet { return &seenSet{} }
 
 // add returns false when the set had the number already.
 func (s *seenSet) add(n uint64) bool {
