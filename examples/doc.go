@@ -1,3 +1,4 @@
-// Package examples holds small complete programs, one per folder, that use the
-// Go client. Its test builds and runs them against a real server.
+// Package examples holds small complete programs, one per folder: hello and typed
+// use the task queue, grpcclient and httpclient the client stack, with servers of
+// their own. Its tests build and run them, the first two against a real server.
 package examples
