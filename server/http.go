@@ -43,7 +43,7 @@ type httpOptions struct {
 	ready    func() error // why the node takes no calls
 }
 
-// newHTTPServer makes the server of everything that is not gRPC.
+// newHTTPServer makes the server of everything that is neither gRPC nor link.
 func newHTTPServer(o httpOptions) (*http.Server, error) {
 	gateway := runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, jsonMarshaler{}),
