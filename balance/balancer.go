@@ -372,8 +372,8 @@ func (b *Balancer) Status() Status {
 	best := Closed
 	look := func(n *Node) { best = max(best, n.Status()) }
 	if d, ok := (*b.dist.Load()).(*ring); ok {
-		for i := range d.slice {
-			look(d.slice[i].node)
+		for i := range d.list {
+			look(d.list[i].node)
 		}
 		return best
 	}

@@ -3,7 +3,6 @@ package balance
 import (
 	"errors"
 	"math"
-	"time"
 )
 
 // ring is the deterministic aperture. The endpoints lie end to end on a circle of
@@ -13,10 +12,7 @@ import (
 // every endpoint, is covered by the same number of clients. An endpoint at the
 // edge belongs to the part in proportion to the overlap, and gets requests so.
 type ring struct {
-	b     *Balancer
-	slice []entry // weight is the overlap, times the number of endpoints
-	alias alias
-	even  bool
+	p2c       // of the part; the weight of an entry is its overlap, times the number of endpoints
 	n     int // endpoints on the whole ring
 	total int // clients
 	least int // laps that the minimum needs
@@ -37,7 +33,7 @@ func (b *Balancer) newRing(a Aperture) distributor {
 	if least <= 1 {
 		least = defaultRingMin
 	}
-	d := &ring{b: b, n: n, total: b.peer.Total, least: leastLaps(least, n, b.peer.Total)}
+	d := &ring{p2c: p2c{b: b, even: true}, n: n, total: b.peer.Total, least: leastLaps(least, n, b.peer.Total)}
 	d.laps = d.least + int(b.band.extra.Load())
 	weights := make([]float64, n)
 	for i, node := range b.ordered {
@@ -49,13 +45,12 @@ func (b *Balancer) newRing(a Aperture) distributor {
 	}
 	d.width = math.Min(1, float64(d.laps)/float64(d.total))
 	var inside []float64
-	d.even = true
 	for i, o := range overlaps {
 		if o <= 0 {
 			continue
 		}
 		o *= float64(n)
-		d.slice = append(d.slice, b.newEntry(b.ordered[i], o))
+		d.list = append(d.list, b.newEntry(b.ordered[i], o))
 		inside = append(inside, o)
 		d.even = d.even && math.Abs(o-inside[0]) < 1e-6
 	}
@@ -124,18 +119,4 @@ func normalise(weights []float64) ([]float64, error) {
 		}
 	}
 	return out, nil
-}
-
-func (d *ring) entries() []entry { return d.slice }
-
-func (d *ring) draw(now time.Duration) *Node {
-	if len(d.slice) == 1 {
-		return d.slice[0].node
-	}
-	if d.even {
-		i, j := twoOf(uint32(len(d.slice)), d.b.config.Rand())
-		return d.b.better(&d.slice[i], &d.slice[j], now, true)
-	}
-	i, j := twoByWeight(&d.alias, d.b.config.Rand)
-	return d.b.better(&d.slice[i], &d.slice[j], now, false)
 }

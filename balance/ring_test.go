@@ -200,7 +200,7 @@ func TestRing_orderIsTheSameInEveryClient(t *testing.T) {
 	order := func(list []Endpoint) (out []string) {
 		b, _ := newTest(t, Config{Policy: Aperture{Peer: Peer{5, 10}}, Rand: seeded(uint64(len(out)))}, 0)
 		update(t, b, list)
-		for _, e := range (*b.dist.Load()).(*ring).slice {
+		for _, e := range (*b.dist.Load()).(*ring).list {
 			out = append(out, e.node.Address())
 		}
 		return append(out, fmt.Sprint(b.Stats().VectorHash))

@@ -106,7 +106,7 @@ func (b *Balancer) Stats() Stats {
 		s.LogicalAperture, s.PhysicalAperture = d.logical(), d.physical()
 	case *ring:
 		s.Deterministic, s.Laps = true, d.laps
-		s.LogicalAperture, s.PhysicalAperture = int(d.width*float64(d.n)+0.5), len(d.slice)
+		s.LogicalAperture, s.PhysicalAperture = int(d.width*float64(d.n)+0.5), len(d.list)
 	}
 	return s
 }
