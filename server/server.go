@@ -52,8 +52,7 @@ type Server struct {
 
 	red      bool // the store took no calls at the last look
 	stopping atomic.Bool
-	started  atomic.Bool
-	close    func() error // closes the core and the listener, once
+	started  atomic.Bool // by Run, or Close instead
 }
 
 // New makes a node: it binds the address, and opens or recovers the store. The
@@ -91,9 +90,7 @@ func newServer(config Config, logger *slog.Logger, open opener) (_ *Server, err 
 	}
 	defer func() {
 		if err != nil {
-			ctx, cancel := context.WithTimeout(context.Background(), config.ShutdownTimeout)
-			defer cancel()
-			err = errors.Join(err, node.Stop(ctx))
+			err = errors.Join(err, stopCore(node, config.ShutdownTimeout))
 		}
 	}()
 	s := &Server{config: config, logger: logger, core: node, listener: listener, health: health.NewServer()}
@@ -109,17 +106,15 @@ func newServer(config Config, logger *slog.Logger, open opener) (_ *Server, err 
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	s.close = sync.OnceValue(func() error {
-		err := listener.Close()
-		if errors.Is(err, net.ErrClosed) {
-			err = nil
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), max(config.ShutdownTimeout, time.Second))
-		defer cancel()
-		return errors.Join(err, node.Stop(ctx))
-	})
 	s.look()
 	return s, nil
+}
+
+// stopCore stops a core within timeout, but gives it minStopTime.
+func stopCore(c core, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), max(timeout, minStopTime))
+	defer cancel()
+	return c.Stop(ctx)
 }
 
 // Addr returns the address that the node listens on.
@@ -137,11 +132,10 @@ var errStopping = reason.New(codes.Unavailable, reason.ShuttingDown, nil, "the n
 
 // Close closes a node that was not run. After Run it does nothing.
 func (s *Server) Close() error {
-	if s.started.Load() {
+	if s.started.Swap(true) {
 		return nil
 	}
-	s.started.Store(true)
-	return s.close()
+	return errors.Join(s.listener.Close(), stopCore(s.core, s.config.ShutdownTimeout))
 }
 
 // Run serves until ctx is done or serving fails, then stops: it accepts no more
@@ -206,9 +200,6 @@ func (s *Server) shutdown(sniff *sniffer, ended <-chan error, running int) error
 	ctx, cancel := context.WithTimeout(context.Background(), s.config.ShutdownTimeout)
 	defer cancel()
 	err := sniff.close()
-	if errors.Is(err, net.ErrClosed) {
-		err = nil
-	}
 	s.frontend.Drain()
 
 	graceful := make(chan struct{})
@@ -239,10 +230,14 @@ func (s *Server) shutdown(sniff *sniffer, ended <-chan error, running int) error
 	for ; running > 0; running-- {
 		<-ended
 	}
-	err = errors.Join(err, s.close())
+	err = errors.Join(err, stopCore(s.core, s.config.ShutdownTimeout))
 	s.logger.Info("stopped", "took", time.Since(begin).Round(time.Millisecond))
 	return err
 }
 
-// cutOffTime is how long cancelled calls may take to end.
-const cutOffTime = 2 * time.Second
+const (
+	// cutOffTime is how long cancelled calls may take to end.
+	cutOffTime = 2 * time.Second
+	// minStopTime is what the store gets to stop however short shutdown_timeout is.
+	minStopTime = time.Second
+)
