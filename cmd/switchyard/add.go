@@ -19,6 +19,9 @@ const (
 	maxLineBytes = 16 << 20
 	// maxRefusedShown is how many refused tasks are told one by one.
 	maxRefusedShown = 10
+	// maxBatch and maxInFlight bound the flags of a stream.
+	maxBatch    = 10_000
+	maxInFlight = 100
 )
 
 // addFlags are the flags of add.
@@ -119,13 +122,19 @@ func (f *addFlags) task(c *cobra.Command) (switchyard.Task, error) {
 	for _, limit := range []struct {
 		flag string
 		ok   bool
+		must string
 	}{
-		{"kind", f.kind != ""}, {"id", f.id != "" || !given("id")}, {"delay", f.delay >= 0}, {"ttl", f.ttl > 0 || !given("ttl")},
-		{"lease-time", f.leaseTime > 0 || !given("lease-time")}, {"max-attempts", f.maxAttempts > 0 || !given("max-attempts")},
-		{"batch", f.batch >= 1 && f.batch <= 10000}, {"in-flight", f.inFlight >= 1 && f.inFlight <= 100},
+		{"kind", f.kind != "", "not be empty"},
+		{"id", f.id != "" || !given("id"), "not be empty"},
+		{"delay", f.delay >= 0, "not be negative"},
+		{"ttl", f.ttl > 0 || !given("ttl"), "be more than 0"},
+		{"lease-time", f.leaseTime > 0 || !given("lease-time"), "be more than 0"},
+		{"max-attempts", f.maxAttempts > 0 || !given("max-attempts"), "be more than 0"},
+		{"batch", f.batch >= 1 && f.batch <= maxBatch, fmt.Sprintf("be 1 to %d", maxBatch)},
+		{"in-flight", f.inFlight >= 1 && f.inFlight <= maxInFlight, fmt.Sprintf("be 1 to %d", maxInFlight)},
 	} {
 		if !limit.ok {
-			return t, fmt.Errorf("--%s %s is out of range", limit.flag, c.Flags().Lookup(limit.flag).Value)
+			return t, fmt.Errorf("--%s %s is out of range: it must %s", limit.flag, c.Flags().Lookup(limit.flag).Value, limit.must)
 		}
 	}
 	if p := f.retry.policy(c); p != nil {

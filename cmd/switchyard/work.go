@@ -18,6 +18,9 @@ import (
 	"github.com/switchyard-dev/switchyard/internal/taskcmd"
 )
 
+// maxConcurrency bounds the commands that run at once.
+const maxConcurrency = 10_000
+
 type workFlags struct {
 	concurrency, deadExitCode           int
 	exitWhenEmpty, waitForRetries       bool
@@ -88,8 +91,8 @@ SIGTERM, %v later SIGKILL.`, taskcmd.DefaultDeadExitCode, taskcmd.DefaultKillDel
 func (f *workFlags) check(c *cobra.Command) error {
 	given := c.Flags().Changed
 	switch {
-	case f.concurrency < 1 || f.concurrency > 10000:
-		return fmt.Errorf("--concurrency must be 1 to 10000, not %d", f.concurrency)
+	case f.concurrency < 1 || f.concurrency > maxConcurrency:
+		return fmt.Errorf("--concurrency must be 1 to %d, not %d", maxConcurrency, f.concurrency)
 	case f.deadExitCode == 0 || f.deadExitCode < -1 || f.deadExitCode > 255:
 		return fmt.Errorf("--dead-exit-code must be 1 to 255, or -1 for none, not %d", f.deadExitCode)
 	case f.waitForRetries && !f.exitWhenEmpty:
