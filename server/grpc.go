@@ -47,8 +47,7 @@ func newGRPCServer(f *frontend.Frontend, checker *health.Server, logger *slog.Lo
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.WriteBufferSize(writeBuffer),
 		grpc.ReadBufferSize(readBuffer),
-		// What is over our limit but not over this one gets an error with a reason.
-		grpc.MaxRecvMsgSize(2*f.Limits().RequestBytes+(1<<20)),
+		grpc.MaxRecvMsgSize(receiveBytes(f.Limits())),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -61,10 +60,7 @@ func newGRPCServer(f *frontend.Frontend, checker *health.Server, logger *slog.Lo
 		grpc.UnknownServiceHandler(unknownMethod),
 		grpc.WaitForHandlers(true),
 	)
-	r := registrar{ServiceRegistrar: s, logger: logger, limits: f.Limits()}
-	v1.RegisterTaskServiceServer(r, f)
-	v1.RegisterQueueServiceServer(r, f)
-	healthpb.RegisterHealthServer(r, checker)
+	healthpb.RegisterHealthServer(registerAPI(s, f, logger), checker)
 	reflection.Register(s)
 	return s
 }
@@ -73,12 +69,23 @@ func newGRPCServer(f *frontend.Frontend, checker *health.Server, logger *slog.Lo
 // of the API.
 func newLinkServer(f *frontend.Frontend, logger *slog.Logger) *link.Server {
 	s := link.NewServer(link.ServerOptions{
-		Codec: newCodec(), MaxMessage: 2*f.Limits().RequestBytes + (1 << 20), Unknown: unknownMethodError, Logger: logger,
+		Codec: newCodec(), MaxMessage: receiveBytes(f.Limits()), Unknown: unknownMethodError, Logger: logger,
 	})
+	registerAPI(s, f, logger)
+	return s
+}
+
+// receiveBytes is the largest message that is read at all: what is over our own
+// limit but not over this one gets an error with a reason.
+func receiveBytes(l frontend.Limits) int { return 2*l.RequestBytes + 1<<20 }
+
+// registerAPI registers the services of the API with s, guarded, and returns what
+// guards further ones.
+func registerAPI(s grpc.ServiceRegistrar, f *frontend.Frontend, logger *slog.Logger) registrar {
 	r := registrar{ServiceRegistrar: s, logger: logger, limits: f.Limits()}
 	v1.RegisterTaskServiceServer(r, f)
 	v1.RegisterQueueServiceServer(r, f)
-	return s
+	return r
 }
 
 // registrar registers services with their unary methods guarded.
