@@ -28,11 +28,6 @@ const (
 
 var stateNames = [...]string{"ABSENT", "ACTIVE", "PINNED", "READONLY", "SENDING", "RECEIVING", "SENT", "GARBAGE"}
 
-// States returns every state but Absent.
-func States() []State {
-	return []State{Active, Pinned, ReadOnly, Sending, Receiving, Sent, Garbage}
-}
-
 // String returns the state's name, as it stands in errors, metrics and tables.
 func (s State) String() string {
 	if int(s) < len(stateNames) {

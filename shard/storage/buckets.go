@@ -162,11 +162,11 @@ func (s *Storage) applyBootstrap(tx *Tx, args []byte) error {
 	if !s.table.has(first) || !s.table.has(last) || first > last || !shard.Absent.CanBecome(state) {
 		return &shard.Error{Code: shard.InvalidArguments, Reason: fmt.Sprintf("buckets %d to %d cannot be made %v", first, last, state)}
 	}
-	var here shard.BucketID
-	if err := tx.Scan(SpaceBucket, nil, nil, false, func(key, _ []byte) bool { here = 1; return false }); err != nil {
+	empty := true
+	if err := tx.Scan(SpaceBucket, nil, nil, false, func(key, _ []byte) bool { empty = false; return false }); err != nil {
 		return err
 	}
-	if here != 0 {
+	if !empty {
 		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: s.opts.ReplicaSet}
 	}
 	if err := tx.Put(SpaceBucket, 0, []byte{rangesRow}, append([]byte{bucketVersion}, args...)); err != nil {

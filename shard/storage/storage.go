@@ -69,16 +69,6 @@ func (s *Storage) ReplicaSet() string { return s.opts.ReplicaSet }
 // BucketCount returns the cluster's number of buckets.
 func (s *Storage) BucketCount() uint32 { return s.opts.BucketCount }
 
-// IsWrite reports whether fn is a write function. known is false when there is no
-// function of that name.
-func (s *Storage) IsWrite(fn string) (write, known bool) {
-	if _, ok := s.writes[fn]; ok {
-		return true, true
-	}
-	_, ok := s.reads[fn]
-	return false, ok
-}
-
 func (s *Storage) checkBucket(bucket shard.BucketID) error {
 	if bucket < 1 || uint32(bucket) > s.opts.BucketCount {
 		return &shard.Error{Code: shard.WrongBucket, Bucket: bucket, ReplicaSet: s.opts.ReplicaSet,

@@ -203,7 +203,7 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	if err := f.e.failure(); err != nil {
 		return nil, err
 	}
-	return &checkpoint{e: f.e, index: f.applied.Load()}, nil
+	return &checkpoint{f.e}, nil
 }
 
 // Restore would take over another member's snapshot.

@@ -212,14 +212,11 @@ func (k *sink) Cancel() error {
 	return k.s.fs.RemoveAll(k.tmp)
 }
 
-// checkpoint makes the snapshot that was asked for when the rows stood at index.
-type checkpoint struct {
-	e     *Engine
-	index uint64
-}
+// checkpoint makes the snapshot that was asked for.
+type checkpoint struct{ e *Engine }
 
 // Persist runs beside the applying. When it is done, the rows on the disk hold at least
-// everything up to the index, so the log may be cut there.
+// everything up to the snapshot's index, so the log may be cut there.
 func (c *checkpoint) Persist(s raft.SnapshotSink) error {
 	k, ok := s.(*sink)
 	if !ok {
