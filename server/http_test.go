@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -158,20 +157,13 @@ func TestHTTP_vanishedClientEndsItsPoll(t *testing.T) {
 }
 
 func TestHTTP_bodyThatNeverComesIsNotInTheWayOfStopping(t *testing.T) {
-	_, stop := func() (*Server, func() error) {
-		s, stop := startUntil(t, newTinyCore(), func(c *Config) { c.ShutdownTimeout = 100 * time.Millisecond })
-		conn, err := net.Dial("tcp", s.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { conn.Close() })
-		fmt.Fprintf(conn, "POST %s/tasks:add HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n", queuePath)
-		// The server asks for the body once the handler reads it.
-		if line, err := bufio.NewReader(conn).ReadString('\n'); !strings.Contains(line, "100") {
-			t.Fatalf("%q, %v", line, err)
-		}
-		return s, stop
-	}()
+	s, stop := startUntil(t, newTinyCore(), func(c *Config) { c.ShutdownTimeout = 100 * time.Millisecond })
+	conn := dial(t, s.Addr())
+	fmt.Fprintf(conn, "POST %s/tasks:add HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n", queuePath)
+	// The server asks for the body once the handler reads it.
+	if line, err := bufio.NewReader(conn).ReadString('\n'); !strings.Contains(line, "100") {
+		t.Fatalf("%q, %v", line, err)
+	}
 	begin := time.Now()
 	if err := stop(); err != nil {
 		t.Error(err)

@@ -11,19 +11,21 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/switchyard-dev/switchyard/api/link"
 )
 
 // sniffed starts a sniffer on loopback; what each side accepts comes on a channel.
-func sniffed(t *testing.T, timeout time.Duration) (addr string, http2, http1 chan net.Conn, s *sniffer) {
+func sniffed(t *testing.T, timeout time.Duration) (addr string, http2, linked, http1 chan net.Conn, s *sniffer) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s = newSniffer(l, timeout, slog.New(slog.DiscardHandler))
-	http2, http1 = make(chan net.Conn, 10), make(chan net.Conn, 10)
+	http2, linked, http1 = make(chan net.Conn, 10), make(chan net.Conn, 10), make(chan net.Conn, 10)
 	var wg sync.WaitGroup
-	for from, to := range map[*subListener]chan net.Conn{s.http2: http2, s.http1: http1} {
+	for from, to := range map[*subListener]chan net.Conn{s.http2: http2, s.link: linked, s.http1: http1} {
 		wg.Go(func() {
 			for {
 				c, err := from.Accept()
@@ -43,7 +45,7 @@ func sniffed(t *testing.T, timeout time.Duration) (addr string, http2, http1 cha
 		}
 		wg.Wait()
 	})
-	return l.Addr().String(), http2, http1, s
+	return l.Addr().String(), http2, linked, http1, s
 }
 
 func dial(t *testing.T, addr string) net.Conn {
@@ -57,14 +59,17 @@ func dial(t *testing.T, addr string) net.Conn {
 }
 
 func TestSniffer_tellsProtocolsApartAndLosesNoByte(t *testing.T) {
-	addr, http2, http1, _ := sniffed(t, time.Minute)
+	addr, http2, linked, http1, _ := sniffed(t, time.Minute)
 	for _, c := range []struct {
 		parts []string
 		to    chan net.Conn
 	}{
 		{[]string{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nrest\n"}, http2},
 		{[]string{"P", "R", "I", " * HTTP/2.0\r\n"}, http2},
+		{[]string{link.Preface + "rest\n"}, linked},
+		{[]string{"S", "WY", "LINK/1\r\n"}, linked},
 		{[]string{"POST / HTTP/1.1\r\n"}, http1},
+		{[]string{"S", "EARCH / HTTP/1.1\r\n"}, http1},
 		{[]string{"P", "UT / HTTP/1.1\r\n"}, http1},
 		{[]string{"PR", "OPFIND / HTTP/1.1\r\n"}, http1},
 		{[]string{"\n"}, http1},
@@ -99,7 +104,7 @@ func TestSniffer_tellsProtocolsApartAndLosesNoByte(t *testing.T) {
 }
 
 func TestSniffer_silentClientIsDroppedAndBlocksNobody(t *testing.T) {
-	addr, http2, http1, _ := sniffed(t, 200*time.Millisecond)
+	addr, http2, linked, http1, _ := sniffed(t, 200*time.Millisecond)
 	silent, half := dial(t, addr), dial(t, addr)
 	if _, err := io.WriteString(half, "PR"); err != nil {
 		t.Fatal(err)
@@ -120,13 +125,13 @@ func TestSniffer_silentClientIsDroppedAndBlocksNobody(t *testing.T) {
 			t.Errorf("the connection is still open: %v", err)
 		}
 	}
-	if len(http2)+len(http1) != 0 {
+	if len(http2)+len(linked)+len(http1) != 0 {
 		t.Error("a silent client was handed on")
 	}
 }
 
 func TestSniffer_closeEndsWaitingConnections(t *testing.T) {
-	addr, _, _, s := sniffed(t, time.Hour)
+	addr, _, _, _, s := sniffed(t, time.Hour)
 	c := dial(t, addr)
 	if _, err := io.WriteString(c, "P"); err != nil {
 		t.Fatal(err)
