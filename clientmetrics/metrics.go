@@ -12,8 +12,8 @@ import (
 
 // Metrics is a prometheus.Collector. It is safe for concurrent use.
 type Metrics struct {
-	registries []*balance.Registry
-	endpoints  bool
+	registry  *balance.Registry // nil: no balancers
+	endpoints bool
 
 	attempts, requests                 *prometheus.CounterVec // by class
 	attemptSeconds, requestSeconds     *prometheus.HistogramVec
@@ -44,10 +44,7 @@ var perRequest = []float64{0, 1, 2, 3, 5, 10, 25}
 // New makes the metrics of one client. client becomes the label of that name on all
 // metrics of retries; registry lists the balancers to show and may be nil.
 func New(client string, registry *balance.Registry, options ...Option) *Metrics {
-	m := &Metrics{}
-	if registry != nil {
-		m.registries = []*balance.Registry{registry}
-	}
+	m := &Metrics{registry: registry}
 	for _, o := range options {
 		o(m)
 	}
@@ -146,7 +143,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 		c.Describe(out)
 	}
 	out <- m.balance
-	if m.registries == nil {
+	if m.registry == nil {
 		return
 	}
 	for i := range balancerMetrics {
@@ -177,7 +174,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	if watched {
 		out <- prometheus.MustNewConstMetric(m.balance, prometheus.GaugeValue, float64(total))
 	}
-	for _, r := range m.registries {
-		collectBalancers(r, out, m.endpoints)
+	if m.registry != nil {
+		collectBalancers(m.registry, out, m.endpoints)
 	}
 }
