@@ -358,9 +358,10 @@ func (c *call) once(parent context.Context, limit time.Duration, own bool, avoid
 var errNoBody = errors.New("httpclient: the body cannot be had again")
 
 // endable is a context that is ended by whoever holds the answer that depends on it.
+// It is a function because vet looks for the end in the function that calls
+// context.WithCancel.
 func endable(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := endableFor(parent)
-	return ctx, func() { cancel(nil) }
+	return context.WithCancel(parent)
 }
 
 // endableFor is endable with a reason.
