@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The scenarios here are those of the reference's own suite. R requests, of which
+// The scenarios here are those of Finagle's own suite. R requests, of which
 // most are held: their load accumulates.
 const (
 	scenarioServers  = 100

@@ -140,7 +140,7 @@ func TestNormalise(t *testing.T) {
 	}
 }
 
-// Pairs of clusters with the figures of the reference.
+// Pairs of clusters with the figures of Finagle's tests.
 func TestRing_clusterPairs(t *testing.T) {
 	for _, c := range []struct {
 		clients, servers, laps int

@@ -19,7 +19,7 @@ type BudgetConfig struct {
 	// attempts than requests.
 	Share float64
 	// BurstReserve makes the reserve one lump of TTL × MinPerSecond that comes back
-	// TTL after it was spent, as in the reference, and lets the balance fall below
+	// TTL after it was spent, as in Finagle, and lets the balance fall below
 	// zero. Then one outage can spend all at once and leave nothing for a whole
 	// TTL, not even MinPerSecond. Off, the reserve refills steadily and holds at
 	// most a second's worth, and the balance is never negative.

@@ -16,7 +16,7 @@ func newBudget(t testing.TB, c BudgetConfig) *Budget {
 	return b
 }
 
-// both runs a test with the paced and with the reference's reserve.
+// both runs a test with the paced and with Finagle's reserve.
 func both(t *testing.T, f func(t *testing.T, burst bool)) {
 	t.Run("paced", func(t *testing.T) { f(t, false) })
 	t.Run("burst", func(t *testing.T) { f(t, true) })

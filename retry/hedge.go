@@ -27,7 +27,7 @@ type HedgeConfig struct {
 	// means as many as it takes for MaxExtraLoad of them to be one, at least 20.
 	MinSamples int
 	// BlindStart makes the delay MinDelay between Refresh and Window after the
-	// start, when no window has ended yet, as in the reference: only the budget
+	// start, when no window has ended yet, as in Finagle: only the budget
 	// limits backups then.
 	BlindStart bool
 }

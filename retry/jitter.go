@@ -28,7 +28,7 @@ type fullJitter struct {
 // those at the limit too, so that clients which failed together do not come
 // back together. A limit of 0 means Unlimited.
 //
-// [ExponentialJitteredCompounding] is how the reference does it.
+// [ExponentialJitteredCompounding] is how Finagle does it.
 func ExponentialJittered(start, limit time.Duration) Schedule {
 	return fullJitter{max(start, 0), ceiling(limit), 0}
 }
@@ -47,7 +47,7 @@ type compounding struct {
 // ExponentialJitteredCompounding waits start, then draws the n-th wait after it
 // from [0, prev·2^n), prev being the last wait drawn; as soon as prev·2^n
 // reaches limit it waits limit for ever, without jitter. It is kept to compare
-// with the reference: one small draw makes all later waits small, and at the
+// with Finagle: one small draw makes all later waits small, and at the
 // limit all clients wait the same. Use [ExponentialJittered].
 func ExponentialJitteredCompounding(start, limit time.Duration) Schedule {
 	limit = ceiling(limit)
@@ -80,7 +80,7 @@ func EqualJittered(start, limit time.Duration) Schedule {
 	return equalJitter{next: min(start, limit), start: start, limit: limit}
 }
 
-// EqualJitteredToLimit is [EqualJittered] as the reference does it: once a wait
+// EqualJitteredToLimit is [EqualJittered] as Finagle does it: once a wait
 // reaches limit, all that follow are limit, without jitter.
 func EqualJitteredToLimit(start, limit time.Duration) Schedule {
 	e := EqualJittered(start, limit).(equalJitter)

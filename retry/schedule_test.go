@@ -92,11 +92,11 @@ func TestJittered_drawByDraw(t *testing.T) {
 	}{
 		"exponential: from [0, 1·2^k), at the limit from [0, limit)": {
 			ExponentialJittered(100*ms, 300*ms), []float64{0.5, 0.5, 0.5, 0.25, 0.9}, []int64{50, 100, 150, 75, 270}},
-		"exponential, as the reference: on the last draw, at the limit for ever": {
+		"exponential, as Finagle: on the last draw, at the limit for ever": {
 			ExponentialJitteredCompounding(100*ms, 3000*ms), []float64{0.5, 0.25, 0.5}, []int64{100, 100, 100, 400, 3000, 3000}},
 		"equal: half sure, half random, at the limit too": {
 			EqualJittered(100*ms, 500*ms), []float64{0.5, 0.25, 0.5, 0, 0.9}, []int64{100, 150, 250, 375, 250}},
-		"equal, as the reference: at the limit for ever": {
+		"equal, as Finagle: at the limit for ever": {
 			EqualJitteredToLimit(100*ms, 500*ms), []float64{0.5, 0.25, 0.5}, []int64{100, 150, 250, 500, 500}},
 		"decorrelated: from [prev, 3·prev)": {
 			DecorrelatedJittered(10*ms, 100*ms), []float64{0.5, 0.5, 0.5, 0}, []int64{10, 20, 40, 70}},
@@ -166,7 +166,7 @@ func TestExponentialJittered_keepsItsJitterAtTheLimit(t *testing.T) {
 		return float64(most) / 10000
 	}
 	if got := spread(ExponentialJitteredCompounding(time.Second, 32*time.Second)); got < 0.99 {
-		t.Errorf("the reference: %.3f of the clients come back together, want almost all", got)
+		t.Errorf("Finagle's: %.3f of the clients come back together, want almost all", got)
 	}
 	if got := spread(ExponentialJittered(time.Second, 32*time.Second)); got > 0.02 {
 		t.Errorf("ours: %.3f of the clients come back together, want 0.01", got)

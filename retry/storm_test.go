@@ -51,9 +51,9 @@ func TestStorm_theBudgetHoldsTheLoadDown(t *testing.T) {
 	const perSecond = 100
 	reserve := 10.0 / perSecond
 	for name, c := range map[string]BudgetConfig{
-		"paced":                {TTL: 10 * time.Second, MinPerSecond: 10, Share: .2},
-		"paced, no reserve":    {TTL: 10 * time.Second, Share: .2},
-		"the reference's lump": {TTL: 10 * time.Second, MinPerSecond: 10, Share: .2, BurstReserve: true},
+		"paced":             {TTL: 10 * time.Second, MinPerSecond: 10, Share: .2},
+		"paced, no reserve": {TTL: 10 * time.Second, Share: .2},
+		"Finagle's lump":    {TTL: 10 * time.Second, MinPerSecond: 10, Share: .2, BurstReserve: true},
 	} {
 		all, late := storm(t, perSecond, func() *Budget { return newBudget(t, c) })
 		t.Logf("%s: %.3f attempts per request, %.3f in the last 20 s", name, all, late)

@@ -7,7 +7,7 @@ const budgetSlices = 10
 
 // slidingSum adds up what was recorded within the last ten slices. A slice ends
 // with the first call after its time is over, so sparse calls stretch it. It is
-// the reference's sum and may be negative.
+// Finagle's sum and may be negative.
 type slidingSum struct {
 	slice   time.Duration
 	started time.Duration // of the current slice

@@ -22,7 +22,7 @@ type Decimal struct {
 }
 
 // ParseDecimal reads a number such as -123.450: an optional sign, digits, an optional point with digits behind it.
-// At most MaxDecimalDigits digits; no exponent; no negative zero, whose hash the reference does not define.
+// At most MaxDecimalDigits digits; no exponent; no negative zero, whose hash vshard does not define.
 func ParseDecimal(s string) (Decimal, error) {
 	var d Decimal
 	body, neg := strings.CutPrefix(s, "-")
@@ -43,7 +43,7 @@ func ParseDecimal(s string) (Decimal, error) {
 	return Decimal{digits: digits, scale: uint8(len(frac)), negative: neg}, nil
 }
 
-// String shows the number with its scale, as the reference writes it: numbers below a millionth with an exponent, such as 1E-7.
+// String shows the number with its scale, as Tarantool writes it: numbers below a millionth with an exponent, such as 1E-7.
 func (d Decimal) String() string { return string(d.appendText(nil)) }
 
 func (d Decimal) appendText(dst []byte) []byte {

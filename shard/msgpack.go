@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// MessagePack extension types that the reference uses.
+// MessagePack extension types of Tarantool.
 const (
 	extDecimal = 1
 	extUUID    = 2

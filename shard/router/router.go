@@ -272,8 +272,8 @@ func (r *Router) CallRWAsync(b shard.BucketID, fn string, args []byte, done func
 
 // View calls fn with a view of a bucket's rows at this moment, without a call: for
 // readers that read much. CallRW is a view of the master's rows, as CallRO prefers. fn runs
-// again when the bucket moves meanwhile. The bucket must be on a replica set in this process, else the
-// answer is NO_ROUTE_TO_BUCKET.
+// again when the bucket moves meanwhile. The bucket must be on a replica set in this
+// process, else the answer is NO_ROUTE_TO_BUCKET.
 func (r *Router) View(ctx context.Context, b shard.BucketID, mode Mode, fn func(*storage.View) error) error {
 	if mode < CallRW || mode > CallBRE {
 		return &shard.Error{Code: shard.InvalidArguments, Bucket: b, Reason: mode.String() + " is not a mode"}

@@ -120,7 +120,7 @@ func Policies() []Policy {
 		{Name: "p2c_peak_ewma", About: "two choices, peak EWMA", New: newChooser(core.Config{Load: core.PeakEWMA}, false)},
 		{Name: "random_aperture", About: "random aperture, least loaded", New: func(e Env) Chooser { return noPeers{random(e).(*chooser)} }},
 		{Name: "aperture", About: "deterministic aperture, least loaded", New: newChooser(core.Config{Policy: core.Aperture{}}, true)},
-		{Name: "aperture_fixed", About: "the same as in the reference: it never widens", New: newChooser(core.Config{Policy: core.Aperture{Fixed: true}}, true)},
+		{Name: "aperture_fixed", About: "the same as in Finagle: it never widens", New: newChooser(core.Config{Policy: core.Aperture{Fixed: true}}, true)},
 		{Name: "aperture_peak_ewma", About: "deterministic aperture, peak EWMA", New: newChooser(core.Config{Policy: core.Aperture{}, Load: core.PeakEWMA}, true)},
 		{Name: "p2c_peak_ewma_success", About: "two choices, peak EWMA with a success bias", New: newChooser(core.Config{Load: core.PeakEWMA, SuccessBias: 2}, false)},
 		Stack("stack_p2c_least_loaded", core.Config{}),

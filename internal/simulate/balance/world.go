@@ -135,7 +135,6 @@ func Many() World {
 	w.Name, w.About = "many", "2,000 clients and 1,000 servers"
 	w.Clients, w.Servers, w.Load = 2000, 1000, 0.5
 	w.Duration = 5 * time.Second
-	w.Faults = nil
 	return w
 }
 
