@@ -33,18 +33,25 @@ func (w *Worker) startKeeper() (stop func()) {
 	}
 }
 
+// shortestLease is the shortest that servers grant.
+const shortestLease = 100 * time.Millisecond
+
 // noteLease makes the keeper look often enough for leases of that length.
 func (w *Worker) noteLease(lease time.Duration) {
-	lease = max(lease, 100*time.Millisecond) // the shortest that servers grant
-	shortest := w.minLease.Load()
-	if shortest != 0 && int64(lease) >= shortest {
-		return
-	}
-	if w.minLease.CompareAndSwap(shortest, int64(lease)) {
-		select {
-		case w.shorter <- struct{}{}:
-		default:
+	lease = max(lease, shortestLease)
+	for {
+		shortest := w.minLease.Load()
+		if shortest != 0 && int64(lease) >= shortest {
+			return
 		}
+		if w.minLease.CompareAndSwap(shortest, int64(lease)) {
+			break
+		}
+		// Another poll was first; its lease may be the longer one.
+	}
+	select {
+	case w.shorter <- struct{}{}:
+	default:
 	}
 }
 
@@ -117,7 +124,7 @@ func (w *Worker) extend(ctx context.Context, batch []extension) {
 		}
 		patience = min(patience, e.lease)
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(patience/3, 100*time.Millisecond))
+	ctx, cancel := context.WithTimeout(ctx, max(patience/3, shortestLease))
 	defer cancel()
 	start := time.Now()
 	response, err := w.client.tasks.ExtendLeases(ctx, request)
