@@ -45,8 +45,13 @@ type jobBatch struct {
 	received time.Time
 }
 
-// The most tasks that one poll asks for; servers allow 1000 by default.
-const maxPollTasks = 1000
+const (
+	// The most tasks that one poll asks for; servers allow 1000 by default.
+	maxPollTasks = 1000
+	// firstRoundTrip is what a round trip is taken to last until one was
+	// measured, in seconds.
+	firstRoundTrip = 0.002
+)
 
 func (d *dispatch) init(o WorkerOptions) {
 	d.concurrency, d.maxPolls = o.Concurrency, o.Polls
@@ -57,7 +62,7 @@ func (d *dispatch) init(o WorkerOptions) {
 		d.maxPrefetch = min(32*o.Concurrency, maxPollTasks)
 	}
 	d.work.L, d.room.L = &d.mu, &d.mu
-	d.roundTrip = 0.002
+	d.roundTrip = firstRoundTrip
 }
 
 // next returns the next task to run, and nil when the worker stops. It waits.

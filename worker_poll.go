@@ -74,10 +74,13 @@ func final(err error) bool {
 	return false
 }
 
+// pollGrace is how long after its wait a poll is given up. The server ends it
+// itself; this is for one that does not.
+const pollGrace = 10 * time.Second
+
 // fetch makes one poll.
 func (w *Worker) fetch(ctx context.Context, n int) ([]Job, error) {
-	// The server ends the poll itself; the deadline is for one that does not.
-	ctx, cancel := context.WithTimeout(ctx, w.opts.PollWait+10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, w.opts.PollWait+pollGrace)
 	defer cancel()
 	request := &v1.PollTasksRequest{
 		Namespace: w.client.opts.namespace,
