@@ -75,11 +75,7 @@ func From(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := err.(*Error); ok {
-		return e
-	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
 	// A context's end before a status: gRPC's own errors are statuses already.
@@ -93,10 +89,8 @@ func From(err error) *Error {
 	if !ok {
 		return &Error{code: codes.Internal, reason: Internal, message: err.Error()}
 	}
-	for _, d := range s.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
-			return &Error{code: s.Code(), reason: info.GetReason(), message: s.Message(), meta: info.GetMetadata()}
-		}
+	if info := infoOf(s); info != nil {
+		return &Error{code: s.Code(), reason: info.GetReason(), message: s.Message(), meta: info.GetMetadata()}
 	}
 	return &Error{code: s.Code(), reason: ofCode(s.Code()), message: s.Message()}
 }
@@ -126,23 +120,24 @@ func Of(err error) string {
 	if err == nil {
 		return ""
 	}
-	if e, ok := err.(*Error); ok {
-		return e.reason
-	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.reason
 	}
 	s, ok := status.FromError(err)
 	if !ok {
 		return ""
 	}
+	return infoOf(s).GetReason() // "" for nil
+}
+
+// infoOf returns what a server of Switchyard said about a status, nil when none did.
+func infoOf(s *status.Status) *errdetails.ErrorInfo {
 	for _, d := range s.Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
-			return info.GetReason()
+			return info
 		}
 	}
-	return ""
+	return nil
 }
 
 // Item returns err as the error of one item of a batch, nil for nil.
