@@ -7,7 +7,7 @@
 // the request. A fault of the request as a whole fails the call. Every error
 // that leaves this package carries a reason of package api/reason.
 //
-// The frontend does not know how a request came in: the gRPC server and the
-// HTTP gateway call the same methods, so both have the same checks, limits and
-// metrics.
+// The frontend does not know how a request came in: the servers of gRPC
+// and link and the HTTP gateway call the same methods, so all have the same checks,
+// limits and metrics.
 package frontend

@@ -12,6 +12,9 @@ import (
 // minBackoff is the shortest backoff of a retry policy.
 const minBackoff = time.Millisecond
 
+// maxMultiplier is the largest multiplier of a retry policy.
+const maxMultiplier = 1000
+
 // itemOverhead is what a task costs in a request beyond its own bytes.
 const itemOverhead = 64
 
@@ -127,8 +130,8 @@ func (l *Limits) checkRetry(p *v1.RetryPolicy) error {
 				p.MaxBackoff.AsDuration(), p.InitialBackoff.AsDuration())
 		}
 	}
-	if m := p.Multiplier; m != 0 && !(m >= 1 && m <= 1000) { // NaN fails too
-		return invalid(reason.InvalidRetryPolicy, "retry.multiplier", "retry.multiplier is %v; it must be between 1 and 1000", m)
+	if m := p.Multiplier; m != 0 && !(m >= 1 && m <= maxMultiplier) { // NaN fails too
+		return invalid(reason.InvalidRetryPolicy, "retry.multiplier", "retry.multiplier is %v; it must be between 1 and %d", m, maxMultiplier)
 	}
 	if p.Jitter != nil && !(*p.Jitter >= 0 && *p.Jitter <= 1) {
 		return invalid(reason.InvalidRetryPolicy, "retry.jitter", "retry.jitter is %v; it must be between 0 and 1", *p.Jitter)
