@@ -282,7 +282,6 @@ func TestServer_endsConnectionsThatSpeakNonsense(t *testing.T) {
 		require.NoError(t, err)
 		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		_, err = io.Copy(io.Discard, c)
-		require.False(t, errors.Is(err, context.DeadlineExceeded), name)
 		var timeout net.Error
 		require.False(t, errors.As(err, &timeout) && timeout.Timeout(), "%s: the connection is still open", name)
 		c.Close()
