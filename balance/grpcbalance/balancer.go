@@ -275,13 +275,16 @@ func (b *lb) publish() {
 	b.cc.UpdateState(balancer.State{ConnectivityState: state, Picker: b.picker})
 }
 
+// kickDelay gathers the requests of a moment into one new pick.
+const kickDelay = 5 * time.Millisecond
+
 // kick lets waiting requests pick again in a moment, for when a request found
 // nothing that is connected though something is.
 func (b *lb) kick() {
 	if !b.kicking.CompareAndSwap(false, true) {
 		return
 	}
-	time.AfterFunc(5*time.Millisecond, func() {
+	time.AfterFunc(kickDelay, func() {
 		b.kicking.Store(false)
 		b.mu.Lock()
 		defer b.mu.Unlock()

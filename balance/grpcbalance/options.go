@@ -204,6 +204,9 @@ func parseObject(raw json.RawMessage, prefix string, fields map[string]field) er
 	return nil
 }
 
+// maxName is the largest length of a balancer's name, in bytes.
+const maxName = 200
+
 // parse reads the options of a policy.
 func (k kind) parse(raw json.RawMessage) (*Options, error) {
 	if len(raw) == 0 {
@@ -261,8 +264,8 @@ func (k kind) parse(raw json.RawMessage) (*Options, error) {
 	default:
 		c.Policy = k.policy
 	}
-	if len(c.Name) > 200 {
-		return nil, fmt.Errorf("%s: field \"name\" has %d bytes; at most 200 are allowed", k.name, len(c.Name))
+	if len(c.Name) > maxName {
+		return nil, fmt.Errorf("%s: field \"name\" has %d bytes; at most %d are allowed", k.name, len(c.Name), maxName)
 	}
 	c.Accrual = accrual.policy()
 	if err := c.Check(); err != nil {

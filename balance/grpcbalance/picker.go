@@ -10,8 +10,12 @@ import (
 	"github.com/switchyard-dev/switchyard/retry"
 )
 
-// tries is how many endpoints without a connection a pick passes over.
-const tries = 8
+const (
+	// tries is how many endpoints without a connection a pick passes over.
+	tries = 8
+	// maxAvoided is how many endpoints that refused the request a pick keeps away from.
+	maxAvoided = 4
+)
 
 type picker struct{ lb *lb }
 
@@ -30,11 +34,11 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 		return balancer.PickResult{}, balancer.ErrNoSubConnAvailable // all are connecting
 	}
 	core := b.core.Load()
-	var avoid [tries + 4]*balance.Node
+	var avoid [maxAvoided + tries]*balance.Node
 	n := 0
 	if attempt != nil {
 		for _, x := range attempt.Avoid {
-			if node, ok := x.(*balance.Node); ok && n < 4 {
+			if node, ok := x.(*balance.Node); ok && n < maxAvoided {
 				avoid[n] = node
 				n++
 			}
