@@ -62,6 +62,9 @@ type local interface {
 	View(ctx context.Context, bucket shard.BucketID, fn func(*storage.View) error) error
 }
 
+// maxPauses is how many times the first pause between two tries the longest one is.
+const maxPauses = 64
+
 // Options of New. The zero value of a field is its default.
 type Options struct {
 	// ReplicaSets are those of the cluster, at least one.
@@ -105,7 +108,7 @@ func New(opts Options) (*Router, error) {
 		opts.CallTimeout = 30 * time.Second
 	}
 	if opts.CallTimeout < 0 || opts.RetryPause < 0 || opts.MaxTries < 0 {
-		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: "a limit is negative"}
+		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("retry pause %v, tries %d and call timeout %v must not be negative", opts.RetryPause, opts.MaxTries, opts.CallTimeout)}
 	}
 	count := opts.ReplicaSets[0].BucketCount()
 	r := &Router{opts: opts, routes: make([]atomic.Pointer[route], count+1)}
@@ -241,7 +244,7 @@ func (r *Router) try(ctx context.Context, b shard.BucketID, do func(*route) erro
 			t.Stop()
 			return fmt.Errorf("%w while waiting: %w", ctx.Err(), err)
 		}
-		pause = min(2*pause, 64*r.opts.RetryPause)
+		pause = min(2*pause, maxPauses*r.opts.RetryPause)
 	}
 }
 

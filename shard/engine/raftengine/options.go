@@ -135,8 +135,16 @@ func (o *Options) setDefaults() error {
 	if o.MemTableBytes == 0 {
 		o.MemTableBytes = 64 << 20
 	}
-	if o.MaxInFlight < 1 || o.MaxInFlightBytes < 1 || o.MaxArgs < 1 || o.SnapshotBytes < 1 || o.CacheBytes < 1 {
-		return bad("a limit is negative")
+	for _, limit := range []struct {
+		name  string
+		value int64
+	}{
+		{"commands in flight", int64(o.MaxInFlight)}, {"bytes in flight", o.MaxInFlightBytes}, {"bytes of arguments", int64(o.MaxArgs)},
+		{"bytes between snapshots", o.SnapshotBytes}, {"bytes of cache", o.CacheBytes},
+	} {
+		if limit.value < 1 {
+			return bad("the limit of %s is %d; it must be at least 1", limit.name, limit.value)
+		}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
