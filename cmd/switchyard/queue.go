@@ -14,6 +14,9 @@ import (
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
 
+// pageSize is how much of a list is fetched at once.
+const pageSize = 1000
+
 func newQueueCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "queue",
@@ -52,7 +55,7 @@ func (a *app) listQueues(ctx context.Context, conn *conn) error {
 	rows := 0
 	for token := ""; ; {
 		call, cancel := context.WithTimeout(ctx, a.timeout)
-		resp, err := conn.queues.ListQueues(call, &v1.ListQueuesRequest{Namespace: a.namespace, PageSize: 1000, PageToken: token})
+		resp, err := conn.queues.ListQueues(call, &v1.ListQueuesRequest{Namespace: a.namespace, PageSize: pageSize, PageToken: token})
 		cancel()
 		if err != nil {
 			return err

@@ -137,7 +137,7 @@ func (a *app) listDead(ctx context.Context, conn *conn, queue string, limit int)
 	t := a.newTable()
 	shown, token := 0, ""
 	for {
-		size := 1000
+		size := pageSize
 		if limit > 0 {
 			size = min(size, limit-shown)
 		}

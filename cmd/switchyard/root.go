@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sort"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/switchyard-dev/switchyard"
 )
 
 // app is what every command shares: where it reads and writes, and the global
@@ -49,7 +51,7 @@ Exit codes: 0 done; 1 error; 2 wrong usage or argument; 3 not found; 4 refused;
 
 	f := root.PersistentFlags()
 	f.StringVar(&a.address, "address", envOr(a.getenv, "SWITCHYARD_ADDRESS", defaultAddress()), "`HOST:PORT` of the server (env SWITCHYARD_ADDRESS)")
-	f.StringVarP(&a.namespace, "namespace", "n", envOr(a.getenv, "SWITCHYARD_NAMESPACE", "default"), "namespace of the queue (env SWITCHYARD_NAMESPACE)")
+	f.StringVarP(&a.namespace, "namespace", "n", envOr(a.getenv, "SWITCHYARD_NAMESPACE", switchyard.DefaultNamespace), "namespace of the queue (env SWITCHYARD_NAMESPACE)")
 	f.VarP(newChoice(&a.output, "table", "json"), "output", "o", "`FORMAT` of the output: table or json")
 	f.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long one call to the server may take")
 
@@ -136,7 +138,7 @@ func flagError(c *cobra.Command, err error) error {
 
 // nearest returns the name that s was most likely meant to be, or "".
 func nearest(s string, names []string) string {
-	sort.Strings(names)
+	slices.Sort(names)
 	best, bestDistance := "", 1+max(1, len(s)/3)
 	for _, n := range names {
 		if len(s) >= 2 && strings.HasPrefix(n, s) {
@@ -209,13 +211,11 @@ func (c *choice) String() string {
 }
 
 func (c *choice) Set(s string) error {
-	for _, a := range c.allowed {
-		if s == a {
-			*c.value = s
-			return nil
-		}
+	if !slices.Contains(c.allowed, s) {
+		return fmt.Errorf("must be %s", strings.Join(c.allowed, " or "))
 	}
-	return fmt.Errorf("must be %s", strings.Join(c.allowed, " or "))
+	*c.value = s
+	return nil
 }
 
 func (c *choice) Type() string { return "string" }

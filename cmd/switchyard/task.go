@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -72,12 +73,7 @@ func (a *app) printTask(task *v1.Task) error {
 	t.field("Last error", printable(v.LastError, 1000))
 	t.field("Dead since", viewTimeText(v.DeadAt))
 	t.field("Expires", viewTimeText(v.ExpiresAt))
-	names := make([]string, 0, len(v.Headers))
-	for name := range v.Headers {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
 		t.field("Header", printable(name, 255)+": "+printable(v.Headers[name], 1000))
 	}
 	if v.Payload != nil || v.PayloadBase64 != nil {

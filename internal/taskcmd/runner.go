@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os/exec"
 	"slices"
 	"strings"
@@ -185,12 +186,7 @@ func (t Task) environment() []string {
 		"SWITCHYARD_QUEUE=" + clean(t.Queue),
 		"SWITCHYARD_NAMESPACE=" + clean(t.Namespace),
 	}
-	names := make([]string, 0, len(t.Headers))
-	for name := range t.Headers {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(t.Headers)) {
 		env = append(env, "SWITCHYARD_HEADER_"+variable(name)+"="+clean(t.Headers[name]))
 	}
 	return env
