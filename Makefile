@@ -75,7 +75,7 @@ unit: ## Unit tests with the race detector, fuzz seeds included
 	@$(GO) test -race -timeout 8m $$($(GO) list ./... | grep -v -F -x -f <($(GO) list $(PROCESS_TESTS)))
 
 .PHONY: process
-process: ## Process tests: kill -9, torn log, full disk, vanished workers
+process: ## Process tests (kill -9, torn log, full disk, vanished workers) and the simulator's
 	@echo "== process tests"
 	@$(GO) test -count=1 -timeout 8m $(PROCESS_TESTS)
 
