@@ -136,6 +136,9 @@ func (r *Runner) Run(ctx context.Context, t Task, stdout io.Writer) error {
 		text := exit.ProcessState.String() // "exit status 3", "signal: killed"
 		return &Failure{Text: withTail(text, tail), Permanent: r.DeadExitCode >= 0 && exit.ExitCode() == r.DeadExitCode}
 	}
+	if cmd.ProcessState != nil { // it ran: no room for its output, say
+		return &Failure{Text: withTail(fmt.Sprintf("passing on the input or output of %s: %v", r.Args[0], err), tail)}
+	}
 	return &Failure{Text: withTail(fmt.Sprintf("cannot run %s: %v", r.Args[0], err), tail)}
 }
 

@@ -111,6 +111,14 @@ func TestRun_spillsLargeOutputsAndLeavesNoFile(t *testing.T) {
 	require.Empty(t, left)
 }
 
+func TestRun_saysThatAnOutputCouldNotBeKept(t *testing.T) {
+	r := shell("head -c 3000000 /dev/zero || true")
+	r.TempDir = filepath.Join(t.TempDir(), "nothing")
+	var failure *Failure
+	require.ErrorAs(t, r.Run(context.Background(), Task{}, nil), &failure)
+	require.Contains(t, failure.Text, "input or output of sh: ")
+}
+
 func TestRun_passesStandardErrorInWholeLines(t *testing.T) {
 	var lines bytes.Buffer
 	r := shell(`printf 'one\ntw' >&2; sleep 0.05; printf 'o\nthree' >&2`)
