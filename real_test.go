@@ -401,9 +401,13 @@ func TestReal_queues(t *testing.T) {
 	if _, err := queues.Describe(ctx, "q"); !errors.Is(err, switchyard.ErrQueueNotFound) {
 		t.Errorf("describe after delete: %v", err)
 	}
+	ends := 0
 	for _, err := range queues.DeadTasks(ctx, "q") {
-		if !errors.Is(err, switchyard.ErrQueueNotFound) {
+		if ends++; !errors.Is(err, switchyard.ErrQueueNotFound) {
 			t.Errorf("dead tasks after delete: %v", err)
 		}
+	}
+	if ends != 1 {
+		t.Errorf("dead tasks after delete: %d errors, want one", ends)
 	}
 }
