@@ -28,9 +28,8 @@ var ErrStableTooLarge = errors.New("too much for the stable store")
 // Stable is raft's stable store: a few small values, each change of which is durable when it returns. It is one small
 // file that is replaced as a whole. Its methods are safe for concurrent use.
 type Stable struct {
-	fs   FS
-	dir  string
-	sync bool
+	fs  FS
+	dir string
 
 	mu     sync.Mutex
 	values map[string][]byte
@@ -45,8 +44,6 @@ type StableOptions struct {
 	// MustExist refuses a folder without the file. Set it when the log beside it has entries: without its last term and
 	// vote a member could vote twice.
 	MustExist bool
-	// NoSync leaves it to the system when a change becomes durable. For tests.
-	NoSync bool
 }
 
 // OpenStable opens the stable store in dir, or makes a new one. A damaged file is a CorruptionError.
@@ -54,7 +51,7 @@ func OpenStable(dir string, opt StableOptions) (*Stable, error) {
 	if opt.FS == nil {
 		opt.FS = OS
 	}
-	s := &Stable{fs: opt.FS, dir: dir, sync: !opt.NoSync, values: map[string][]byte{}}
+	s := &Stable{fs: opt.FS, dir: dir, values: map[string][]byte{}}
 	if err := s.fs.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("stable store: cannot make its folder: %w", err)
 	}
@@ -195,7 +192,7 @@ func (s *Stable) replace(b []byte) (string, error) {
 		return "create", err
 	}
 	err = writeAll(f, b, 0)
-	if err == nil && s.sync {
+	if err == nil {
 		err = f.Sync()
 	}
 	if cerr := f.Close(); err == nil {
@@ -207,10 +204,8 @@ func (s *Stable) replace(b []byte) (string, error) {
 	if err := s.fs.Rename(temp, s.path()); err != nil {
 		return "rename", err
 	}
-	if s.sync {
-		if err := s.fs.SyncDir(s.dir); err != nil {
-			return "sync the folder of", err
-		}
+	if err := s.fs.SyncDir(s.dir); err != nil {
+		return "sync the folder of", err
 	}
 	return "", nil
 }
