@@ -106,7 +106,7 @@ func appendInt(dst []byte, n int64) []byte {
 // canonicalNaN is what 0/0 gives on x86-64.
 const canonicalNaN = 0xfff8000000000000
 
-// appendNumber appends a Lua number. The reference takes a whole number between -1e63 and 1e64 for an integer, and what
+// appendNumber appends a Lua number. vshard takes a whole number between -1e63 and 1e64 for an integer, and what
 // does not fit 64 bits becomes what the processor makes of it.
 func appendNumber(dst []byte, f float64) []byte {
 	if f == math.Trunc(f) && f > -1e63 && f < 1e64 {
