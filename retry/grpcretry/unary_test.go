@@ -382,8 +382,10 @@ func TestServer_refusesWhatIsTooMuch(t *testing.T) {
 			}
 		})
 	}
-	for s.Calls.Load() < 2 {
-		time.Sleep(time.Millisecond)
+	for end := time.Now().Add(10 * time.Second); s.Calls.Load() < 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d calls reached the server within 10 s, want 2", s.Calls.Load())
+		}
 	}
 	err := grpctest.Check(t.Context(), conn, "")
 	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "2 calls") {
