@@ -109,31 +109,28 @@ func (p *picture) end() string {
 	return p.String()
 }
 
-// legend writes the names and returns the height that it takes.
-func (p *picture) legend(names []string, y float64) {
-	x := float64(marginLeft)
-	for i, name := range names {
+// legendPlaces lays names out in lines: the place of each, from the top of the first
+// line, and the height of all.
+func legendPlaces(names []string) (places [][2]float64, height float64) {
+	x, y := float64(marginLeft), 0.0
+	for _, name := range names {
 		w := 28 + 7.4*float64(len(name))
 		if x+w > plotWidth-marginRight && x > marginLeft {
 			x, y = marginLeft, y+legendLine
 		}
-		fmt.Fprintf(p, `<rect x="%.1f" y="%.1f" width="12" height="4" fill="%s"/>`, x, y-5, colour(i))
-		p.text(x+17, y, "start", "#333", "", name)
+		places = append(places, [2]float64{x, y})
 		x += w
 	}
+	return places, y + legendLine + 6
 }
 
-func legendHeight(names []string) float64 {
-	x, lines := float64(marginLeft), 1
-	for _, name := range names {
-		w := 28 + 7.4*float64(len(name))
-		if x+w > plotWidth-marginRight && x > marginLeft {
-			x = marginLeft
-			lines++
-		}
-		x += w
+// legend writes the names below y.
+func (p *picture) legend(names []string, places [][2]float64, y float64) {
+	for i, name := range names {
+		x, y := places[i][0], y+places[i][1]
+		fmt.Fprintf(p, `<rect x="%.1f" y="%.1f" width="12" height="4" fill="%s"/>`, x, y-5, colour(i))
+		p.text(x+17, y, "start", "#333", "", name)
 	}
-	return float64(lines*legendLine) + 6
 }
 
 // lines draws curves over a common x axis, in seconds.
@@ -152,9 +149,10 @@ func lines(title, unit string, curves []Line, log bool) string {
 			right = math.Max(right, c.X[k])
 		}
 	}
-	top := marginTop + legendHeight(names)
+	places, height := legendPlaces(names)
+	top := marginTop + height
 	p := newPicture(top+plotHeight+axisHeight, title)
-	p.legend(names, marginTop+12)
+	p.legend(names, places, marginTop+12)
 	bottom := top + plotHeight
 	y := axis{lo: 0, hi: math.Max(hi*1.05, 1e-9), from: bottom, to: top}
 	if log && !math.IsInf(lo, 1) {
