@@ -74,7 +74,8 @@ type Options struct {
 	RetryPause time.Duration
 	// MaxTries bounds the tries of one call (default 1000); the call's deadline does too.
 	MaxTries int
-	// CallTimeout bounds a call whose context has no deadline (default 30 s).
+	// CallTimeout bounds a Call whose context has no deadline (default 30 s). A View
+	// has its context alone: it is in this process and waits for nobody but the disk.
 	CallTimeout time.Duration
 }
 

@@ -22,6 +22,9 @@ type Plot struct {
 // Plots draws the results of one world: quantiles, load per server, and over time
 // p99, failures, connections and, if there is one, the size of the aperture.
 func Plots(w World, results []*Result) []Plot {
+	if len(results) == 0 {
+		return nil // no scale has anything to span
+	}
 	plots := []Plot{
 		{"quantiles", quantilesPlot("Latency of logical requests: "+w.Name, results)},
 		{"servers", serversPlot("Attempts per server: "+w.Name, results)},
