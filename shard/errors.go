@@ -101,6 +101,9 @@ const (
 	StoreFailed Code = 105
 	// StoreClosed: the store is stopping or stopped.
 	StoreClosed Code = 106
+	// TransferIsOver: what was asked belongs to a transfer of the bucket that has ended or is
+	// not known. Nothing was done.
+	TransferIsOver Code = 108
 )
 
 // codeInfo is the name of a code, the reason it carries to users, and what it means in words.
@@ -150,6 +153,7 @@ var codeTable = map[Code]codeInfo{
 	InvalidArguments:  {"INVALID_ARGUMENTS", reason.Internal, "the arguments are not what the function expects"},
 	StoreFailed:       {"STORE_FAILED", reason.StorageFailed, "the store has failed"},
 	StoreClosed:       {"STORE_CLOSED", reason.ShuttingDown, "the store is closed"},
+	TransferIsOver:    {"TRANSFER_IS_OVER", reason.Internal, "that transfer of the bucket has ended"},
 }
 
 // Codes returns every code, in no particular order.

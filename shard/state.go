@@ -5,8 +5,9 @@ import "fmt"
 // State is what one replica set knows about one bucket. Its numbers are on disk.
 type State uint8
 
-// States of a bucket. A moving bucket goes READONLY or ACTIVE → SENDING → SENT →
-// GARBAGE → Absent on the source and Absent → RECEIVING → ACTIVE on the destination.
+// States of a bucket. A moving bucket goes ACTIVE or READONLY (while it is copied) →
+// SENDING → SENT → GARBAGE → Absent on the source and Absent → RECEIVING → ACTIVE or READONLY
+// on the destination.
 const (
 	// Absent: the bucket is not on this replica set.
 	Absent State = 0
@@ -66,16 +67,17 @@ func (s State) Passing() bool {
 	return s == ReadOnly || s == Sending || s == Receiving
 }
 
-// transitions says which states may follow which. A state may always follow itself.
+// transitions says which states may follow which, repairs by force aside. A state may always
+// follow itself. Row.Step says when.
 var transitions = [...][]State{
 	Absent:    {Active, Receiving},
 	Active:    {Pinned, ReadOnly, Sending},
 	Pinned:    {Active},
 	ReadOnly:  {Active, Sending},
-	Sending:   {Active, Sent},
-	Receiving: {Active, Garbage},
-	Sent:      {Garbage},
-	Garbage:   {Absent},
+	Sending:   {Active, ReadOnly, Sent},
+	Receiving: {Active, ReadOnly, Garbage},
+	Sent:      {Garbage, Receiving},
+	Garbage:   {Absent, Receiving},
 }
 
 // CanBecome reports whether a bucket in state s may be put into state next.
@@ -95,7 +97,8 @@ func (s State) CanBecome(next State) bool {
 }
 
 // CheckWrite returns nil when a bucket in state s takes writes, else the error for
-// the caller. destination names where a Sent bucket went, or is empty.
+// the caller. destination is the Row's Peer: where the bucket is or will be, of a Receiving
+// one where it comes from; it may be empty.
 func (s State) CheckWrite(bucket BucketID, destination string) error {
 	if s.CanWrite() {
 		return nil

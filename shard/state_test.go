@@ -55,9 +55,11 @@ func TestState_transitions(t *testing.T) {
 		{Active, Pinned}: true, {Active, ReadOnly}: true, {Active, Sending}: true,
 		{Pinned, Active}:   true,
 		{ReadOnly, Active}: true, {ReadOnly, Sending}: true,
-		{Sending, Active}: true, {Sending, Sent}: true,
-		{Receiving, Active}: true, {Receiving, Garbage}: true,
+		{Sending, Active}: true, {Sending, ReadOnly}: true, {Sending, Sent}: true,
+		{Receiving, Active}: true, {Receiving, ReadOnly}: true, {Receiving, Garbage}: true,
 		{Sent, Garbage}: true, {Garbage, Absent}: true,
+		// The bucket comes back before its old rows are collected.
+		{Sent, Receiving}: true, {Garbage, Receiving}: true,
 	}
 	for from := Absent; from <= Garbage; from++ {
 		for to := Absent; to <= Garbage; to++ {
