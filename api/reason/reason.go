@@ -5,6 +5,24 @@ import "google.golang.org/grpc/codes"
 // Domain is the ErrorInfo domain of every error of Switchyard.
 const Domain = "switchyard.dev"
 
+// Calls.
+const (
+	// NoPoller: no worker took the call in time. Nothing was done.
+	NoPoller = "NO_POLLER"
+	// CallTimedOut: a worker took the call and has not answered in time.
+	CallTimedOut = "CALL_TIMED_OUT"
+	// CallGone: an answer whose caller has left.
+	CallGone = "CALL_GONE"
+)
+
+// Between nodes.
+const (
+	// InvalidPartition: no such partition can be.
+	InvalidPartition = "INVALID_PARTITION"
+	// InvalidForward: a forwarded request that is not from where it says.
+	InvalidForward = "INVALID_FORWARD"
+)
+
 // Queues.
 const (
 	// QueueNotFound: the queue does not exist, or was deleted in the meantime.
@@ -93,6 +111,16 @@ const (
 	NotReady = "NOT_READY"
 	// PartitionMoved: another owner has the partition now; retry.
 	PartitionMoved = "PARTITION_MOVED"
+	// StalePartitionCounts: the caller's idea of how many partitions the queue has
+	// is too far off for this request; the right counts are in the metadata (read,
+	// write). Nothing was done; choose a partition again.
+	StalePartitionCounts = "STALE_PARTITION_COUNTS"
+	// StickyWorkerUnavailable: the worker of a sticky queue has not polled it
+	// lately. Nothing was done; use the queue itself.
+	StickyWorkerUnavailable = "STICKY_WORKER_UNAVAILABLE"
+	// WorkerCancelled: the worker's polls were cancelled a moment ago and its new
+	// ones are refused for a while.
+	WorkerCancelled = "WORKER_CANCELLED"
 	// StorageFailed: the store cannot write or read (disk full, corruption).
 	// An operator has to act; whether the request took effect is unknown.
 	StorageFailed = "STORAGE_FAILED"
@@ -145,6 +173,14 @@ var table = []struct {
 	{ShuttingDown, codes.Unavailable},
 	{NotReady, codes.Unavailable},
 	{PartitionMoved, codes.Unavailable},
+	{StalePartitionCounts, codes.Aborted},
+	{StickyWorkerUnavailable, codes.FailedPrecondition},
+	{WorkerCancelled, codes.FailedPrecondition},
+	{NoPoller, codes.DeadlineExceeded},
+	{CallTimedOut, codes.DeadlineExceeded},
+	{CallGone, codes.NotFound},
+	{InvalidPartition, codes.InvalidArgument},
+	{InvalidForward, codes.InvalidArgument},
 	{StorageFailed, codes.Unavailable},
 	{DeadlineExceeded, codes.DeadlineExceeded},
 	{RequestCancelled, codes.Canceled},
@@ -175,7 +211,7 @@ func Code(reason string) codes.Code {
 // acting, and nothing of it was done: the server refused it before it started.
 func Retryable(reason string) bool {
 	switch reason {
-	case Overloaded, ShuttingDown, NotReady, PartitionMoved:
+	case Overloaded, ShuttingDown, NotReady, PartitionMoved, StalePartitionCounts:
 		return true
 	}
 	return false

@@ -34,7 +34,11 @@ type QueueConfig struct {
 	MaxAttempts int32        `protobuf:"varint,2,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	Retry       *RetryPolicy `protobuf:"bytes,3,opt,name=retry,proto3" json:"retry,omitempty"`
 	// Default: for ever.
-	TimeToLive    *durationpb.Duration `protobuf:"bytes,4,opt,name=time_to_live,json=timeToLive,proto3" json:"time_to_live,omitempty"`
+	TimeToLive *durationpb.Duration `protobuf:"bytes,4,opt,name=time_to_live,json=timeToLive,proto3" json:"time_to_live,omitempty"`
+	// Partitions that take new tasks, 1 to 4096; 0: the server's default, fixed
+	// when the queue is created. After it was lowered, the partitions above it
+	// are polled until they are empty.
+	Partitions    int32 `protobuf:"varint,5,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -97,16 +101,26 @@ func (x *QueueConfig) GetTimeToLive() *durationpb.Duration {
 	return nil
 }
 
+func (x *QueueConfig) GetPartitions() int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return 0
+}
+
 type Queue struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Config        *QueueConfig           `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
-	Paused        bool                   `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Config    *QueueConfig           `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	Paused    bool                   `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// Output only. Partitions that take new tasks, and partitions that are polled.
+	WritePartitions int32 `protobuf:"varint,7,opt,name=write_partitions,json=writePartitions,proto3" json:"write_partitions,omitempty"`
+	ReadPartitions  int32 `protobuf:"varint,8,opt,name=read_partitions,json=readPartitions,proto3" json:"read_partitions,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Queue) Reset() {
@@ -179,6 +193,20 @@ func (x *Queue) GetUpdatedAt() *timestamppb.Timestamp {
 		return x.UpdatedAt
 	}
 	return nil
+}
+
+func (x *Queue) GetWritePartitions() int32 {
+	if x != nil {
+		return x.WritePartitions
+	}
+	return 0
+}
+
+func (x *Queue) GetReadPartitions() int32 {
+	if x != nil {
+		return x.ReadPartitions
+	}
+	return 0
 }
 
 type CreateQueueRequest struct {
@@ -1620,14 +1648,17 @@ var File_switchyard_v1_queue_proto protoreflect.FileDescriptor
 
 const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x19switchyard/v1/queue.proto\x12\rswitchyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18switchyard/v1/task.proto\"\xd9\x01\n" +
+	"\x19switchyard/v1/queue.proto\x12\rswitchyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18switchyard/v1/task.proto\"\xf9\x01\n" +
 	"\vQueueConfig\x128\n" +
 	"\n" +
 	"lease_time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\tleaseTime\x12!\n" +
 	"\fmax_attempts\x18\x02 \x01(\x05R\vmaxAttempts\x120\n" +
 	"\x05retry\x18\x03 \x01(\v2\x1a.switchyard.v1.RetryPolicyR\x05retry\x12;\n" +
 	"\ftime_to_live\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"timeToLive\"\xfb\x01\n" +
+	"timeToLive\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x05 \x01(\x05R\n" +
+	"partitions\"\xcf\x02\n" +
 	"\x05Queue\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
@@ -1636,7 +1667,9 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
-	"updated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"|\n" +
+	"updated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12)\n" +
+	"\x10write_partitions\x18\a \x01(\x05R\x0fwritePartitions\x12'\n" +
+	"\x0fread_partitions\x18\b \x01(\x05R\x0ereadPartitions\"|\n" +
 	"\x12CreateQueueRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x122\n" +

@@ -359,10 +359,14 @@ func (x *ItemError) GetMessage() string {
 }
 
 type AddTasksRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	Tasks         []*TaskSpec            `protobuf:"bytes,3,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Queue     string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	Tasks     []*TaskSpec            `protobuf:"bytes,3,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// Adds to this worker's own, sticky queue beside the queue. Fails with
+	// STICKY_WORKER_UNAVAILABLE when the worker has not polled it lately: add to
+	// the queue itself then.
+	StickyWorker  string `protobuf:"bytes,4,opt,name=sticky_worker,json=stickyWorker,proto3" json:"sticky_worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -416,6 +420,13 @@ func (x *AddTasksRequest) GetTasks() []*TaskSpec {
 		return x.Tasks
 	}
 	return nil
+}
+
+func (x *AddTasksRequest) GetStickyWorker() string {
+	if x != nil {
+		return x.StickyWorker
+	}
+	return ""
 }
 
 type AddTasksResponse struct {
@@ -474,7 +485,9 @@ type PollTasksRequest struct {
 	// most.
 	Wait *durationpb.Duration `protobuf:"bytes,5,opt,name=wait,proto3" json:"wait,omitempty"`
 	// How long the worker holds the tasks. Empty: each task's own lease time.
-	LeaseTime     *durationpb.Duration `protobuf:"bytes,6,opt,name=lease_time,json=leaseTime,proto3" json:"lease_time,omitempty"`
+	LeaseTime *durationpb.Duration `protobuf:"bytes,6,opt,name=lease_time,json=leaseTime,proto3" json:"lease_time,omitempty"`
+	// Polls this worker's own, sticky queue beside the queue.
+	StickyWorker  string `protobuf:"bytes,7,opt,name=sticky_worker,json=stickyWorker,proto3" json:"sticky_worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -549,6 +562,13 @@ func (x *PollTasksRequest) GetLeaseTime() *durationpb.Duration {
 		return x.LeaseTime
 	}
 	return nil
+}
+
+func (x *PollTasksRequest) GetStickyWorker() string {
+	if x != nil {
+		return x.StickyWorker
+	}
+	return ""
 }
 
 // LeasedTask is a task in a worker's hands until lease_deadline.
@@ -1897,17 +1917,18 @@ const file_switchyard_v1_task_proto_rawDesc = "" +
 	"\tItemError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage\"t\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\x99\x01\n" +
 	"\x0fAddTasksRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12-\n" +
-	"\x05tasks\x18\x03 \x03(\v2\x17.switchyard.v1.TaskSpecR\x05tasks\"\xc3\x01\n" +
+	"\x05tasks\x18\x03 \x03(\v2\x17.switchyard.v1.TaskSpecR\x05tasks\x12#\n" +
+	"\rsticky_worker\x18\x04 \x01(\tR\fstickyWorker\"\xc3\x01\n" +
 	"\x10AddTasksResponse\x12@\n" +
 	"\aresults\x18\x01 \x03(\v2&.switchyard.v1.AddTasksResponse.ResultR\aresults\x1am\n" +
 	"\x06Result\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12#\n" +
 	"\ralready_added\x18\x02 \x01(\bR\falreadyAdded\x12.\n" +
-	"\x05error\x18\x03 \x01(\v2\x18.switchyard.v1.ItemErrorR\x05error\"\xe8\x01\n" +
+	"\x05error\x18\x03 \x01(\v2\x18.switchyard.v1.ItemErrorR\x05error\"\x8d\x02\n" +
 	"\x10PollTasksRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1a\n" +
@@ -1915,7 +1936,8 @@ const file_switchyard_v1_task_proto_rawDesc = "" +
 	"\tmax_tasks\x18\x04 \x01(\x05R\bmaxTasks\x12-\n" +
 	"\x04wait\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x128\n" +
 	"\n" +
-	"lease_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tleaseTime\"\xbf\x03\n" +
+	"lease_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tleaseTime\x12#\n" +
+	"\rsticky_worker\x18\a \x01(\tR\fstickyWorker\"\xbf\x03\n" +
 	"\n" +
 	"LeasedTask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
