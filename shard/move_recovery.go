@@ -152,7 +152,7 @@ func (r Row) OnReply(b BucketID, t uint64, got Reply) (Event, bool, error) {
 		return Event{}, false, nil
 	case r.Moving():
 		switch got.Standing {
-		case ReplyReceiving:
+		case ReplyMissing, ReplyReceiving:
 			return Event{}, false, nil
 		case ReplyTook:
 			return Event{}, false, cannotBe()
@@ -160,7 +160,7 @@ func (r Row) OnReply(b BucketID, t uint64, got Reply) (Event, bool, error) {
 		return Event{Kind: EventAbort, Bucket: b, Transfer: t}, true, nil
 	case r.State == Sent:
 		switch got.Standing {
-		case ReplyReceiving:
+		case ReplyMissing, ReplyReceiving: // a late answer; the destination answers a commit that cannot be with an error
 			return Event{}, false, nil
 		case ReplyTook, ReplyNewer:
 			return Event{Kind: EventCollect, Bucket: b, Transfer: t}, true, nil
