@@ -36,12 +36,12 @@ func trueRules() rules {
 
 // bounds limit an exploration.
 type bounds struct {
-	sets                           int
-	sends, writes, chunks, crashes uint8 // chunks: of one transfer
-	toggles                        uint8 // changes between ACTIVE, READONLY and PINNED
-	startReadOnly                  bool
-	lateProposals                  bool // commands reach the log any time after they were proposed, even twice
-	states                         int  // fail above
+	sets                  int
+	sends, writes, chunks uint8 // chunks: of one transfer
+	toggles               uint8 // changes between ACTIVE, READONLY and PINNED
+	startReadOnly         bool
+	lateProposals         bool // commands reach the log any time after they were proposed, even twice
+	states                int  // fail above
 }
 
 const maxSets = 3
