@@ -27,7 +27,8 @@ var Switchyard = Rules{
 		"shard/storage":    3,
 		"shard/rebalancer": 3,
 
-		"matching": 4,
+		"matching":         4,
+		"matching/scaling": 4,
 
 		"frontend": 5,
 
@@ -52,6 +53,8 @@ var Switchyard = Rules{
 		"internal/grpctest": 0,
 		// The client stack in virtual time, for tests, docs and `switchyard simulate`.
 		"internal/simulate": 2,
+		// Queues of a large cluster in virtual time, with the code that decides.
+		"internal/simulate/queue": 5,
 		// Only tests that drive the built program from outside.
 		"internal/crashtest": 7,
 	},
@@ -62,12 +65,12 @@ var Switchyard = Rules{
 		"shard/engine":     {"shard/engine"},
 		"shard/router":     {"shard/storage"},
 		"shard/rebalancer": {"shard/router", "shard/storage"},
-		"matching":         {"matching"},
+		"matching":         {"matching", "matching/scaling"},
 		"server":           {"console"},
 		"internal/loadgen": {"."},
 		"retry/grpcretry":  {"balance/grpcbalance"},
 	},
-	Pure: []string{"shard", "balance", "retry"},
+	Pure: []string{"shard", "balance", "retry", "matching/scaling"},
 	Impure: []string{
 		"os", "io/fs", "net", "syscall", "math/rand", "crypto/rand", "log", "database/sql",
 		"golang.org/x/sys", "google.golang.org/grpc",
