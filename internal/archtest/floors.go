@@ -64,6 +64,7 @@ var Switchyard = Rules{
 		"shard":            {"shard"},
 		"shard/engine":     {"shard/engine"},
 		"shard/router":     {"shard/storage"},
+		"shard/storage":    {"shard/storage"},
 		"shard/rebalancer": {"shard/router", "shard/storage"},
 		"matching":         {"matching", "matching/scaling"},
 		"server":           {"console"},

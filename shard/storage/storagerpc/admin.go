@@ -1,0 +1,4 @@
+package storagerpc
+
+// Rebalancer is what a server needs of its node's rebalancer.
+type Rebalancer interface{}

@@ -1,0 +1,127 @@
+package storagerpc
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/shard"
+)
+
+// lookAgain is how often the buckets of a storage that cannot tell its changes are looked at.
+const lookAgain = 20 * time.Millisecond
+
+// Discover implements StorageService.
+func (s *Server) Discover(req *v1.DiscoverRequest, stream grpc.ServerStreamingServer[v1.DiscoverResponse]) error {
+	ctx, end, err := s.begin(stream.Context())
+	if err != nil {
+		return err
+	}
+	defer end()
+	return statusOf(s.watch(ctx, req.GetOnce(), s.drained, stream.Send))
+}
+
+// place is where a bucket is, as a watcher has told it.
+type place struct {
+	state shard.State
+	peer  string
+}
+
+// Watch calls send with the state of this member, and then with every change of it, until
+// ctx ends or send returns an error: who is master at once, the buckets while this member is
+// master, and something every heartbeat even when nothing changes. With once it calls send
+// once. The message belongs to send.
+func (s *Server) Watch(ctx context.Context, once bool, send func(*v1.DiscoverResponse) error) error {
+	return s.watch(ctx, once, nil, send)
+}
+
+func (s *Server) watch(ctx context.Context, once bool, stop <-chan struct{}, send func(*v1.DiscoverResponse) error) error {
+	w := watcher{s: s}
+	beat := time.NewTicker(s.opts.Heartbeat)
+	defer beat.Stop()
+	first := true
+	for {
+		changed, poll := s.changes()
+		resp, news := w.look()
+		if news || first {
+			if err := send(resp); err != nil {
+				return err
+			}
+		}
+		if once {
+			return nil
+		}
+		first = false
+		select {
+		case <-changed:
+		case <-poll:
+		case <-beat.C:
+			first = true
+		case <-stop:
+			return s.errStopping()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// changes returns a channel that tells of the next change of buckets or of the master.
+func (s *Server) changes() (<-chan struct{}, <-chan time.Time) {
+	if c, ok := s.storage.(interface{ Changed() <-chan struct{} }); ok {
+		return c.Changed(), nil
+	}
+	return nil, time.After(lookAgain)
+}
+
+// watcher finds out what has changed since the last look.
+type watcher struct {
+	s      *Server
+	master string
+	term   uint64
+	told   []place // by bucket; nil when this member was not master at the last look
+}
+
+// look makes a message of what is new, and reports whether anything is.
+func (w *watcher) look() (*v1.DiscoverResponse, bool) {
+	s := w.s
+	master, term := s.role()
+	n := s.storage.BucketCount()
+	resp := &v1.DiscoverResponse{
+		Member: s.opts.Member, Master: master, Term: term,
+		ReplicaSet: s.storage.ReplicaSet(), ClusterId: s.clusterID(), BucketCount: n,
+	}
+	news := master != w.master || term != w.term
+	if term != w.term {
+		w.told = nil // whoever listens begins anew with a new master
+	}
+	w.master, w.term = master, term
+	if master != s.opts.Member || master == "" {
+		w.told = nil
+		return resp, news
+	}
+	if w.told == nil {
+		w.told = make([]place, n+1)
+		resp.Full = true
+		news = true
+	}
+	for b := shard.BucketID(1); b <= shard.BucketID(n); b++ {
+		state, peer := s.storage.BucketState(b)
+		now := place{state, peer}
+		if now == w.told[b] {
+			continue
+		}
+		w.told[b] = now
+		news = true
+		if k := len(resp.GetRanges()); k > 0 {
+			last := resp.GetRanges()[k-1]
+			if last.GetLast() == uint32(b)-1 && last.GetState() == uint32(state) && last.GetPeer() == peer {
+				last.Last++
+				continue
+			}
+		}
+		resp.Ranges = append(resp.Ranges, &v1.BucketRange{First: uint32(b), Last: uint32(b), State: uint32(state), Peer: peer})
+	}
+	return resp, news
+}
