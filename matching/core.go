@@ -2,6 +2,7 @@ package matching
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -138,6 +139,8 @@ type core struct {
 	stats     stats
 	history   pollerHistory
 	describes []*describeCall // wait for the schedule to be read
+
+	fwd forwarding
 }
 
 // loaded is what a partition starts from.
@@ -310,6 +313,9 @@ func (c *core) wake() time.Duration {
 	}
 	if at, ok := c.schedule.first(); ok && at > c.wall {
 		w = min(w, at-c.wall, int64(maxSleep))
+	}
+	if at := c.forwardWake(); at != math.MaxInt64 {
+		w = min(w, at-c.now)
 	}
 	return time.Duration(w)
 }

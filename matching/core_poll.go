@@ -3,6 +3,8 @@ package matching
 import (
 	"encoding/binary"
 	"time"
+
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
 
 // pollCall leases tasks.
@@ -17,6 +19,7 @@ type pollCall struct {
 	prev      *pollCall
 	next      *pollCall
 	granted   []grant
+	pollRoute
 }
 
 // grant is a task given to a poll.
@@ -37,15 +40,30 @@ type pollList struct {
 	n           int
 }
 
+// push adds a poll at the end; lent ones come after those of the partition's own.
 func (l *pollList) push(p *pollCall) {
+	after := l.last
+	for p.hop != v1.Hop_HOP_LENT && after != nil && after.hop == v1.Hop_HOP_LENT {
+		after = after.prev // there are no more of these than children
+	}
+	l.insert(p, after)
+}
+
+// insert adds a poll behind another, nil for the front.
+func (l *pollList) insert(p, after *pollCall) {
 	p.waiting = true
-	p.prev = l.last
-	if l.last != nil {
-		l.last.next = p
+	p.prev, p.next = after, l.first
+	if after != nil {
+		p.next = after.next
+		after.next = p
 	} else {
 		l.first = p
 	}
-	l.last = p
+	if p.next != nil {
+		p.next.prev = p
+	} else {
+		l.last = p
+	}
 	l.n++
 }
 
@@ -74,7 +92,7 @@ func (c *core) poll(p *pollCall) {
 		p.reply(errTooManyPolls(c.id, c.limits.WaitingPolls))
 		return
 	}
-	c.history.began(p.identity, c.now)
+	c.pollBegan(p)
 	c.pollers.push(p)
 	if p.noWait {
 		c.noWaits = append(c.noWaits, p)
@@ -87,12 +105,15 @@ func (c *core) cancelPoll(p *pollCall) {
 	if p.waiting {
 		c.endPoll(p)
 		p.reply(nil)
+	} else if p.gone {
+		c.cancelAway(p)
 	}
 }
 
 // close ends all polls and lets no more tasks out.
 func (c *core) close() {
 	c.closing = true
+	c.closeForwarding()
 	for c.pollers.first != nil {
 		c.cancelPoll(c.pollers.first)
 	}
@@ -100,11 +121,12 @@ func (c *core) close() {
 
 func (c *core) endPoll(p *pollCall) {
 	c.pollers.remove(p)
-	c.history.ended(p.identity, c.now)
+	c.pollEnded(p)
 }
 
 // match gives ready tasks to waiting polls.
 func (c *core) match() {
+	c.pullOffers(true)
 	for p := c.pollers.first; p != nil && !c.queue.paused && !c.closing; p = c.pollers.first {
 		c.serve(p)
 		if len(p.granted) == 0 {
@@ -117,6 +139,7 @@ func (c *core) match() {
 		}
 		c.answer(p)
 	}
+	c.pullOffers(false)
 	c.markWaiting()
 	if len(c.noWaits) > 0 && (c.queue.paused || c.leases.len() >= c.limits.Leases || !c.loading()) {
 		for _, p := range c.noWaits {
@@ -130,7 +153,7 @@ func (c *core) match() {
 // markWaiting notes which polls wait, so that what they get counts as a sync
 // match.
 func (c *core) markWaiting() {
-	for p := c.pollers.last; p != nil && !p.sync; p = p.prev {
+	for p := c.pollers.last; p != nil && (!p.sync || p.hop == v1.Hop_HOP_LENT); p = p.prev {
 		p.sync = true
 	}
 }

@@ -12,13 +12,17 @@ import (
 )
 
 // end runs an endCall and explains each item that failed.
-func (e *Engine) end(ctx context.Context, namespace, queue string, c *endCall, tokens func(i int) []byte) ([]*v1.ItemError, error) {
+func (e *Engine) end(ctx context.Context, h *v1.PartitionHeader, namespace, queue string, c *endCall, tokens func(i int) []byte) ([]*v1.ItemError, error) {
+	id, err := partition(h, namespace, queue)
+	if err != nil {
+		return nil, err
+	}
 	c.init()
 	parsed := make([]token, len(c.items))
 	for i := range c.items {
 		t, ok := parseToken(tokens(i))
 		parsed[i] = t
-		c.items[i].seq, c.items[i].nonce, c.items[i].invalid = t.seq, t.nonce, !ok || t.partition != 0
+		c.items[i].seq, c.items[i].nonce, c.items[i].invalid = t.seq, t.nonce, !ok || t.partition != id.Number || t.sticky != id.Sticky
 	}
 	var errs []*v1.ItemError
 	fail := func(i int, err error) {
@@ -27,7 +31,7 @@ func (e *Engine) end(ctx context.Context, namespace, queue string, c *endCall, t
 		}
 		errs[i] = reason.Item(err)
 	}
-	err := e.retryUnloaded(ctx, root(namespace, queue), false, func(o *owner) error {
+	err = e.retryUnloaded(ctx, id, false, func(o *owner) error {
 		for i := range c.items {
 			if parsed[i].uid != o.uid {
 				c.items[i].invalid = true
@@ -103,30 +107,33 @@ func itemResults(n int, errs []*v1.ItemError) []*v1.ItemResult {
 	return out
 }
 
-// CompleteTasks ends tasks with success; see TaskService.
-func (e *Engine) CompleteTasks(ctx context.Context, req *v1.CompleteTasksRequest) (*v1.CompleteTasksResponse, error) {
+// PartitionCompleteTasks implements v1.MatchingServiceServer.
+func (e *Engine) PartitionCompleteTasks(ctx context.Context, preq *v1.PartitionCompleteTasksRequest) (*v1.PartitionCompleteTasksResponse, error) {
+	req := preq.GetRequest()
 	tokens := req.GetLeaseTokens()
 	c := &endCall{kind: endComplete, items: make([]endItem, len(tokens))}
-	errs, err := e.end(ctx, req.GetNamespace(), req.GetQueue(), c, func(i int) []byte { return tokens[i] })
+	errs, err := e.end(ctx, preq.GetHeader(), req.GetNamespace(), req.GetQueue(), c, func(i int) []byte { return tokens[i] })
 	if err != nil {
 		return nil, err
 	}
-	return &v1.CompleteTasksResponse{Results: itemResults(len(tokens), errs)}, nil
+	return &v1.PartitionCompleteTasksResponse{Response: &v1.CompleteTasksResponse{Results: itemResults(len(tokens), errs)}}, nil
 }
 
-// ReleaseTasks hands tasks back; see TaskService.
-func (e *Engine) ReleaseTasks(ctx context.Context, req *v1.ReleaseTasksRequest) (*v1.ReleaseTasksResponse, error) {
+// PartitionReleaseTasks implements v1.MatchingServiceServer.
+func (e *Engine) PartitionReleaseTasks(ctx context.Context, preq *v1.PartitionReleaseTasksRequest) (*v1.PartitionReleaseTasksResponse, error) {
+	req := preq.GetRequest()
 	tokens := req.GetLeaseTokens()
 	c := &endCall{kind: endRelease, items: make([]endItem, len(tokens))}
-	errs, err := e.end(ctx, req.GetNamespace(), req.GetQueue(), c, func(i int) []byte { return tokens[i] })
+	errs, err := e.end(ctx, preq.GetHeader(), req.GetNamespace(), req.GetQueue(), c, func(i int) []byte { return tokens[i] })
 	if err != nil {
 		return nil, err
 	}
-	return &v1.ReleaseTasksResponse{Results: itemResults(len(tokens), errs)}, nil
+	return &v1.PartitionReleaseTasksResponse{Response: &v1.ReleaseTasksResponse{Results: itemResults(len(tokens), errs)}}, nil
 }
 
-// FailTasks ends attempts with an error; see TaskService.
-func (e *Engine) FailTasks(ctx context.Context, req *v1.FailTasksRequest) (*v1.FailTasksResponse, error) {
+// PartitionFailTasks implements v1.MatchingServiceServer.
+func (e *Engine) PartitionFailTasks(ctx context.Context, preq *v1.PartitionFailTasksRequest) (*v1.PartitionFailTasksResponse, error) {
+	req := preq.GetRequest()
 	fs := req.GetFailures()
 	c := &endCall{kind: endFail, items: make([]endItem, len(fs))}
 	for i, f := range fs {
@@ -134,7 +141,7 @@ func (e *Engine) FailTasks(ctx context.Context, req *v1.FailTasksRequest) (*v1.F
 		it.errorText, it.notRetryable = f.GetError(), f.GetNotRetryable()
 		it.hasDelay, it.retryDelay = f.GetRetryDelay() != nil, f.GetRetryDelay().AsDuration()
 	}
-	errs, err := e.end(ctx, req.GetNamespace(), req.GetQueue(), c, func(i int) []byte { return fs[i].GetLeaseToken() })
+	errs, err := e.end(ctx, preq.GetHeader(), req.GetNamespace(), req.GetQueue(), c, func(i int) []byte { return fs[i].GetLeaseToken() })
 	if err != nil {
 		return nil, err
 	}
@@ -151,17 +158,18 @@ func (e *Engine) FailTasks(ctx context.Context, req *v1.FailTasksRequest) (*v1.F
 		}
 		resp.Results = append(resp.Results, r)
 	}
-	return resp, nil
+	return &v1.PartitionFailTasksResponse{Response: resp}, nil
 }
 
-// ExtendLeases moves deadlines; see TaskService.
-func (e *Engine) ExtendLeases(ctx context.Context, req *v1.ExtendLeasesRequest) (*v1.ExtendLeasesResponse, error) {
+// PartitionExtendLeases implements v1.MatchingServiceServer.
+func (e *Engine) PartitionExtendLeases(ctx context.Context, preq *v1.PartitionExtendLeasesRequest) (*v1.PartitionExtendLeasesResponse, error) {
+	req := preq.GetRequest()
 	xs := req.GetExtensions()
 	c := &endCall{kind: endExtend, items: make([]endItem, len(xs))}
 	for i, x := range xs {
 		c.items[i].leaseTime = x.GetLeaseTime().AsDuration()
 	}
-	errs, err := e.end(ctx, req.GetNamespace(), req.GetQueue(), c, func(i int) []byte { return xs[i].GetLeaseToken() })
+	errs, err := e.end(ctx, preq.GetHeader(), req.GetNamespace(), req.GetQueue(), c, func(i int) []byte { return xs[i].GetLeaseToken() })
 	if err != nil {
 		return nil, err
 	}
@@ -173,5 +181,5 @@ func (e *Engine) ExtendLeases(ctx context.Context, req *v1.ExtendLeasesRequest) 
 		}
 		resp.Results = append(resp.Results, r)
 	}
-	return resp, nil
+	return &v1.PartitionExtendLeasesResponse{Response: resp}, nil
 }

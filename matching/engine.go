@@ -13,9 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/switchyard-dev/switchyard/api/reason"
-	"github.com/switchyard-dev/switchyard/shard"
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/shard/router"
-	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
 // Options configure an Engine.
@@ -30,6 +29,23 @@ type Options struct {
 	// AutoCreateQueues makes adding to, and polling, a queue that does not exist
 	// create it.
 	AutoCreateQueues bool
+	// Partitions is how many a new queue has that does not say. Default 4.
+	Partitions int
+	// Peers finds the owners of partitions; nil when all are in this process.
+	Peers Peers
+	// Owns says whether a partition belongs to this node; nil when all do. It must
+	// be quick. When its answers change, call OwnershipChanged.
+	Owns func(PartitionID) bool
+	// OwnershipDelay is how long after a change partitions that are not owned any
+	// more are unloaded, so that a ring that is still moving can settle. Default
+	// 500 ms.
+	OwnershipDelay time.Duration
+	// NoForceLoad switches off that a root, when it is loaded, has its queue's other
+	// partitions loaded. Their backlog then waits until somebody happens to poll
+	// them; it is for tests and comparisons.
+	NoForceLoad bool
+	// Forwarding bounds what partitions send to each other.
+	Forwarding Forwarding
 	// IdleTime without use after which a partition leaves memory. Default 5 minutes.
 	IdleTime time.Duration
 	// MaxPartitions is the most partitions in memory. Default 100,000.
@@ -39,24 +55,29 @@ type Options struct {
 }
 
 // Engine owns partitions: it loads them when they are used and unloads them when
-// they are not. It implements the calls of TaskService and QueueService, with
+// they are not. It implements MatchingService, the calls aimed at one partition, and
+// with its Queues also the calls of TaskService, CallService and QueueService, with
 // requests that have been checked already. All methods may be called from any
 // goroutine.
 type Engine struct {
-	router  *router.Router
-	log     *slog.Logger
+	*Queues
+	v1.UnimplementedMatchingServiceServer
+
 	options Options
 	metrics *metrics
-	now     func() int64 // wall clock, unix nanoseconds
-	steady  func() int64 // the same at the start, without jumps since
+	steady  func() int64 // the wall clock at the start, without jumps since
+	polls   pollTable
+	calls   callTable
+	hops    context.Context // over when the engine stops
+	endHops context.CancelFunc
+	workers sync.WaitGroup // of loads and changes of ownership
+	changed chan struct{}  // ownership may have changed
 
 	mu       sync.Mutex
 	owners   map[PartitionID]*owner
 	deleting map[PartitionID]struct{} // being deleted: not to be loaded
 	stopping bool
 	seed     *rand.Rand // for uids and the cores' randomness; under mu
-
-	queueMu sync.Mutex // serialises changes of queue rows
 
 	janitorStop chan struct{}
 	janitorDone chan struct{}
@@ -76,9 +97,13 @@ func New(o Options) (*Engine, error) {
 	if o.MaxPartitions <= 0 {
 		o.MaxPartitions = 100_000
 	}
+	if o.OwnershipDelay <= 0 {
+		o.OwnershipDelay = 500 * time.Millisecond
+	}
 	o.Limits = o.Limits.withDefaults()
+	o.Forwarding = o.Forwarding.withDefaults()
 	e := &Engine{
-		router: o.Router, log: o.Logger, options: o, now: func() int64 { return time.Now().UnixNano() },
+		options: o, changed: make(chan struct{}, 1),
 		owners: map[PartitionID]*owner{}, deleting: map[PartitionID]struct{}{},
 		seed:        rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
 		janitorStop: make(chan struct{}), janitorDone: make(chan struct{}),
@@ -89,6 +114,17 @@ func New(o Options) (*Engine, error) {
 	if e.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("matching: metrics: %w", err)
 	}
+	if o.Peers == nil {
+		o.Peers = localPeers{e}
+	}
+	e.Queues, err = NewQueues(QueuesOptions{
+		Router: o.Router, Peers: o.Peers, Logger: o.Logger, AutoCreateQueues: o.AutoCreateQueues, Partitions: o.Partitions,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.polls.init(rand.Uint64())
+	e.hops, e.endHops = context.WithCancel(context.Background())
 	go e.janitor()
 	return e, nil
 }
@@ -109,9 +145,11 @@ func (e *Engine) Stop(ctx context.Context) error {
 		close(e.janitorStop)
 	}
 	<-e.janitorDone
+	e.calls.stop()
 	for _, o := range owners {
 		o.unload()
 	}
+	defer e.endHops()
 	for _, o := range owners {
 		select {
 		case <-o.exited:
@@ -122,184 +160,8 @@ func (e *Engine) Stop(ctx context.Context) error {
 	return nil
 }
 
-// unload stops an owner whether it is loaded yet or not.
-func (o *owner) unload() {
-	select {
-	case <-o.loaded:
-		if o.loadErr == nil {
-			o.stop()
-		}
-	default:
-		go func() {
-			if <-o.loaded; o.loadErr == nil {
-				o.stop()
-			}
-		}()
-	}
-}
-
-var errStopping = reason.New(codes.Unavailable, reason.ShuttingDown, nil, "the server is shutting down: try again")
-
-var errDeleting = reason.New(codes.Unavailable, reason.PartitionMoved, nil, "the queue is being deleted: try again")
-
-// owner returns the loaded owner of a partition.
-func (e *Engine) owner(ctx context.Context, id PartitionID, create bool) (*owner, error) {
-	e.mu.Lock()
-	for {
-		if e.stopping {
-			e.mu.Unlock()
-			return nil, errStopping
-		}
-		o := e.owners[id]
-		if o == nil {
-			if _, ok := e.deleting[id]; ok {
-				e.mu.Unlock()
-				return nil, errDeleting
-			}
-			break
-		}
-		e.mu.Unlock()
-		select {
-		case <-o.loaded:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if o.loadErr != nil {
-			return nil, o.loadErr
-		}
-		select {
-		case <-o.exited: // about to leave the table
-			e.forget(o)
-			e.mu.Lock()
-			continue
-		default:
-			return o, nil
-		}
-	}
-	if len(e.owners) >= e.options.MaxPartitions {
-		e.mu.Unlock()
-		return nil, reason.New(codes.ResourceExhausted, reason.Overloaded, nil,
-			"%d partitions are in memory, which is the limit: use fewer queues at a time", e.options.MaxPartitions)
-	}
-	o := &owner{
-		engine: e, id: id, bucket: shard.BucketOf(id.Hash(), e.router.BucketCount()), limits: e.options.Limits,
-		loaded: make(chan struct{}), signal: make(chan struct{}, 1), exited: make(chan struct{}),
-		lastUsed: e.steady(),
-	}
-	uid := e.seed.Uint64()
-	rng := rand.New(rand.NewPCG(e.seed.Uint64(), e.seed.Uint64()))
-	e.owners[id] = o
-	e.mu.Unlock()
-
-	// Loading serves everyone who waits for it, so it has a deadline of its own.
-	go e.load(o, uid, rng, create)
-	select {
-	case <-o.loaded:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if o.loadErr != nil {
-		return nil, o.loadErr
-	}
-	return o, nil
-}
-
-func (e *Engine) forget(o *owner) {
-	e.mu.Lock()
-	if e.owners[o.id] == o {
-		delete(e.owners, o.id)
-	}
-	e.mu.Unlock()
-}
-
-const loadTimeout = 30 * time.Second
-
-// load takes the partition and starts its goroutine.
-func (e *Engine) load(o *owner, uid uint64, rng *rand.Rand, create bool) {
-	ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
-	defer cancel()
-	c, err := e.loadCore(ctx, o, uid, rng, create)
-	if err != nil {
-		o.loadErr = e.storeError(err)
-		e.forget(o)
-		close(o.exited)
-		close(o.loaded)
-		return
-	}
-	e.metrics.loaded(o)
-	go func() {
-		o.run(c)
-		if o.fault != nil && reason.Of(o.fault) != reason.StorageFailed {
-			e.log.Info("partition unloaded", "partition", o.id.String(), "cause", o.fault)
-		}
-		e.forget(o)
-	}()
-	close(o.loaded)
-}
-
-func (e *Engine) loadCore(ctx context.Context, o *owner, uid uint64, rng *rand.Rand, create bool) (*core, error) {
-	q, err := e.getQueue(ctx, o.id.Namespace, o.id.Queue)
-	if reason.Of(err) == reason.QueueNotFound && create && e.options.AutoCreateQueues {
-		q, err = e.createQueue(ctx, o.id.Namespace, o.id.Queue, nil)
-		if reason.Of(err) == reason.QueueAlreadyExists {
-			q, err = e.getQueue(ctx, o.id.Namespace, o.id.Queue)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	row, err := e.router.Call(ctx, o.bucket, router.CallRW, fnTake, takeArgs(o.id.Hash(), uid, o.id.Key()))
-	if err != nil {
-		return nil, err
-	}
-	var from loaded
-	if err := from.meta.decode(row); err != nil {
-		return nil, err
-	}
-	o.uid, o.rangeID = from.meta.uid, from.meta.rangeID
-	err = e.router.View(ctx, o.bucket, router.CallRO, func(v *storage.View) error { return from.read(v) })
-	if err != nil {
-		return nil, err
-	}
-	e.log.Debug("partition loaded", "partition", o.id.String(), "range_id", o.rangeID)
-	st := settingsOf(q)
-	o.settings.Store(&st)
-	return newCore(e.steady(), e.now(), o.id, st, o.limits, rng, from), nil
-}
-
-// read fills in what a core needs besides its meta row.
-func (l *loaded) read(v view) error {
-	uid := l.meta.uid
-	start, end := appendSeqKey(nil, uid, 0), uidEnd(uid)
-	var bad error
-	err := v.Scan(spaceLeases, start, end, false, func(key, value []byte) bool {
-		s := storedLease{seq: lastSeq(key)}
-		bad = s.lease.decode(value)
-		l.leases = append(l.leases, s)
-		return bad == nil
-	})
-	if err == nil {
-		err = bad
-	}
-	if err != nil {
-		return err
-	}
-	err = v.Scan(spaceIDs, start[:8], end, true, func(key, _ []byte) bool {
-		copy(l.lastID[:], key[8:])
-		return false
-	})
-	if err != nil {
-		return err
-	}
-	l.scheduleEmpty = true
-	return v.Scan(spaceSchedule, start[:8], end, false, func(_, _ []byte) bool {
-		l.scheduleEmpty = false
-		return false
-	})
-}
-
 // storeError turns the store's errors into those that callers get.
-func (e *Engine) storeError(err error) error {
+func (q *Queues) storeError(err error) error {
 	var known *reason.Error
 	if err == nil || errors.As(err, &known) {
 		return err
@@ -311,57 +173,4 @@ func (e *Engine) storeError(err error) error {
 		return reason.New(codes.DataLoss, reason.StorageFailed, nil, "%v", err)
 	}
 	return reason.New(codes.Unavailable, reason.StorageFailed, nil, "the store failed: %v", err)
-}
-
-// janitor unloads idle partitions.
-func (e *Engine) janitor() {
-	defer close(e.janitorDone)
-	ticker := time.NewTicker(min(max(e.options.IdleTime/10, time.Millisecond), time.Minute))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-e.janitorStop:
-			return
-		case <-ticker.C:
-			e.unloadIdle()
-		}
-	}
-}
-
-func (e *Engine) unloadIdle() {
-	before := e.steady() - int64(e.options.IdleTime)
-	e.mu.Lock()
-	owners := make([]*owner, 0, len(e.owners))
-	for _, o := range e.owners {
-		owners = append(owners, o)
-	}
-	e.mu.Unlock()
-	for _, o := range owners {
-		o.mu.Lock()
-		idle := o.lastUsed < before && o.waiting.Load() == 0
-		o.mu.Unlock()
-		if idle {
-			o.unload()
-		}
-	}
-}
-
-// retryUnloaded calls fn with the partition's owner, again when the partition left
-// memory before it took the call.
-func (e *Engine) retryUnloaded(ctx context.Context, id PartitionID, create bool, fn func(*owner) error) error {
-	for {
-		o, err := e.owner(ctx, id, create)
-		if err != nil {
-			return err
-		}
-		if err = fn(o); err != errUnloaded {
-			return err
-		}
-		select {
-		case <-o.exited:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		e.forget(o)
-	}
 }

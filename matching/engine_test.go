@@ -56,7 +56,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, r *router.Router, change func(*Options)) *fixture {
 	t.Helper()
-	o := Options{Router: r, AutoCreateQueues: true}
+	o := Options{Router: r, AutoCreateQueues: true, Partitions: 1}
 	if change != nil {
 		change(&o)
 	}
@@ -410,7 +410,7 @@ func TestBacklog_larger_than_the_window_is_drained_in_order_after_a_restart(t *t
 	r := newStore(t, t.TempDir())
 	limits := func(o *Options) { o.Limits = Limits{WindowTasks: 64} }
 	const n = 5000
-	e, err := New(Options{Router: r, AutoCreateQueues: true, Limits: Limits{WindowTasks: 64}})
+	e, err := New(Options{Router: r, AutoCreateQueues: true, Partitions: 1, Limits: Limits{WindowTasks: 64}})
 	require.NoError(t, err)
 	f := &fixture{t, e, context.Background()}
 	for i := 0; i < n; i += 500 {

@@ -1,6 +1,7 @@
 package matching
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 
@@ -17,6 +18,7 @@ const (
 	fnDrop        = "matching.drop"
 	fnQueueCreate = "matching.queue.create"
 	fnQueueUpdate = "matching.queue.update"
+	fnQueueSwap   = "matching.queue.swap"
 	fnQueueDelete = "matching.queue.delete"
 )
 
@@ -27,6 +29,7 @@ func RegisterFunctions(reg *storage.Registry) {
 	reg.Register(fnDrop, drop)
 	reg.Register(fnQueueCreate, createQueueRow)
 	reg.Register(fnQueueUpdate, updateQueueRow)
+	reg.Register(fnQueueSwap, swapQueueRow)
 	reg.Register(fnQueueDelete, deleteQueueRow)
 }
 
@@ -179,8 +182,8 @@ func createQueueRow(tx *storage.Tx, args []byte) ([]byte, error) {
 	return nil, tx.Put(spaceQueues, hash, key, row)
 }
 
-// updateQueueRow replaces a queue's row. Concurrent updates are serialised by the
-// engine that owns the queue's root.
+// updateQueueRow replaces a queue's row. It is here for logs of older versions;
+// swapQueueRow does the work now.
 func updateQueueRow(tx *storage.Tx, args []byte) ([]byte, error) {
 	hash, key, row, err := splitQueueArgs(args)
 	if err != nil {
@@ -192,6 +195,40 @@ func updateQueueRow(tx *storage.Tx, args []byte) ([]byte, error) {
 		return nil, errNoQueue
 	}
 	return nil, tx.Put(spaceQueues, hash, key, row)
+}
+
+// swapped is the result of a swap that took place; it is empty when the row was not
+// what the caller had seen.
+var swapped = []byte{1}
+
+// swapArgs is what swapQueueRow takes for a row: length of the old row 4 | old | new.
+func swapArgs(old, fresh []byte) []byte {
+	b := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(old)+len(fresh)), uint32(len(old)))
+	b = append(b, old...)
+	return append(b, fresh...)
+}
+
+// swapQueueRow replaces a queue's row if it is still what its caller has read.
+func swapQueueRow(tx *storage.Tx, args []byte) ([]byte, error) {
+	hash, key, row, err := splitQueueArgs(args)
+	if err != nil {
+		return nil, err
+	}
+	r := reader{b: row}
+	old := r.bytes(int(r.u32()))
+	if r.bad {
+		return nil, corrupt("queue arguments")
+	}
+	now, ok, err := tx.Get(spaceQueues, key)
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return nil, errNoQueue
+	case !bytes.Equal(now, old):
+		return nil, nil
+	}
+	return swapped, tx.Put(spaceQueues, hash, key, r.b)
 }
 
 func deleteQueueRow(tx *storage.Tx, args []byte) ([]byte, error) {

@@ -2,6 +2,8 @@ package matching
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
 
 // metrics are the engine's Prometheus metrics. A partition's own are told from its
@@ -15,6 +17,8 @@ type metrics struct {
 	batchBytes prometheus.Histogram
 	partitions prometheus.Gauge
 	loads      prometheus.Counter
+	hops       *prometheus.CounterVec
+	forces     *prometheus.CounterVec
 }
 
 var statNames = [numStats]string{
@@ -39,16 +43,46 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Partitions in memory."}),
 		loads: prometheus.NewCounter(prometheus.CounterOpts{Name: "switchyard_matching_partition_loads_total",
 			Help: "Partitions taken into memory."}),
+		hops: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "switchyard_matching_forwards_total",
+			Help: "Calls between the partitions of a queue by kind (lend, offer, pull) and result (match, none, failed)."}, []string{"kind", "result"}),
+		forces: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "switchyard_matching_force_loads_total",
+			Help: "Partitions that a root had loaded, by result: loaded, unnecessary (in memory already), empty (left alone), failed."}, []string{"result"}),
 	}
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.events, m.tasks, m.polls, m.batchOps, m.batchBytes, m.partitions, m.loads} {
+	for _, c := range []prometheus.Collector{m.events, m.tasks, m.polls, m.batchOps, m.batchBytes, m.partitions, m.loads, m.hops, m.forces} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
+}
+
+// hop counts a call to a neighbour.
+func (m *metrics) hop(kind string, match bool, err error) {
+	result := "none"
+	switch {
+	case err != nil:
+		result = "failed"
+	case match:
+		result = "match"
+	}
+	m.hops.WithLabelValues(kind, result).Inc()
+}
+
+// forced counts a partition that a root asked to load.
+func (m *metrics) forced(resp *v1.ForceLoadPartitionResponse, err error) {
+	result := "loaded"
+	switch {
+	case err != nil:
+		result = "failed"
+	case resp.GetWasLoaded():
+		result = "unnecessary"
+	case resp.GetEmpty():
+		result = "empty"
+	}
+	m.forces.WithLabelValues(result).Inc()
 }
 
 // ownerMetrics are one partition's, looked up once.
@@ -80,7 +114,8 @@ func (m *metrics) update(o *owner, c *core) {
 			c.stats.sent[i] = n
 		}
 	}
-	o.waiting.Store(int64(c.pollers.n))
+	o.waiting.Store(int64(c.pollers.n + c.fwd.away))
+	o.working.Store(c.m.counts.fresh+c.m.counts.scheduled+c.m.counts.leased > 0)
 	q := c.queueCounts()
 	now := [5]int64{q.ready, q.delayed, q.leased, q.dead, int64(c.pollers.n)}
 	for i, g := range [5]prometheus.Gauge{o.metrics.ready, o.metrics.delayed, o.metrics.leased, o.metrics.dead, o.metrics.polls} {

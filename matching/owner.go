@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/switchyard-dev/switchyard/api/reason"
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/shard"
 )
 
@@ -39,9 +40,16 @@ type owner struct {
 	exited   chan struct{}
 	lastUsed int64 // unix nanoseconds of the last call that counts as use; under mu
 
-	waiting atomic.Int64 // polls that wait
-	metrics ownerMetrics // of the goroutine only
-	fault   error        // why the partition is being dropped; of the goroutine only
+	// counts are those of the queue's row, managed those of its root if it decides.
+	counts, managed atomic.Pointer[v1.PartitionCounts]
+	waiting         atomic.Int64 // polls that wait, here or elsewhere
+	working         atomic.Bool  // there are tasks that are not dead
+	polledAt        atomic.Int64 // when a poll last came or went; steady clock
+	lookedAfter     int64        // of the janitor only
+	hops            context.Context
+	endHops         context.CancelFunc
+	metrics         ownerMetrics // of the goroutine only
+	fault           error        // why the partition is being dropped; of the goroutine only
 }
 
 // errUnloaded says that the partition left memory before it took the call; the
@@ -69,7 +77,9 @@ func (o *owner) submit(ev any, use bool) error {
 		return errUnloaded
 	}
 	if len(o.calls) >= o.limits.PendingCalls {
-		if _, cancel := ev.(cancelPoll); !cancel {
+		switch ev.(type) {
+		case cancelPoll, offerOver: // they make room
+		default:
 			o.mu.Unlock()
 			return reason.New(codes.ResourceExhausted, reason.Overloaded, map[string]string{"queue": o.id.Queue},
 				"queue %q has %d calls waiting, which is the limit: try again later or slow down", o.id.Queue, o.limits.PendingCalls)
@@ -169,6 +179,7 @@ func (o *owner) run(c *core) {
 func (o *owner) step(c *core, reading *int) {
 	c.tick()
 	c.match()
+	c.forward()
 	for b := c.take(); b != nil; b = c.take() {
 		o.write(b)
 	}
@@ -179,6 +190,12 @@ func (o *owner) step(c *core, reading *int) {
 		c.reads[i] = nil
 	}
 	c.reads = c.reads[:0]
+	for i, r := range c.fwd.hops {
+		*reading++
+		o.hop(r)
+		c.fwd.hops[i] = nil
+	}
+	c.fwd.hops = c.fwd.hops[:0]
 }
 
 // exit ends the goroutine unless something came in meanwhile.
@@ -206,8 +223,15 @@ func (o *owner) handle(c *core, ev any, reading *int) {
 		*reading--
 		o.fail(c, ev.err)
 		return
-	case freshTasks, scheduleRows, fetchedBodies, sweptIDs:
+	case freshTasks, scheduleRows, fetchedBodies, sweptIDs, offered:
 		*reading--
+	case recallDone:
+		*reading--
+		return
+	case polledAway:
+		*reading--
+		c.back(ev)
+		return
 	case written:
 		c.written(ev.batch)
 		return
@@ -230,7 +254,18 @@ func (o *owner) handle(c *core, ev any, reading *int) {
 	case *addCall:
 		c.add(ev)
 	case *pollCall:
+		c.fwd.polled(ev, c.now)
 		c.poll(ev)
+	case *offerCall:
+		c.offer(ev)
+	case offerOver:
+		c.withdraw(ev.offer)
+	case offered:
+		c.offerEnded(ev)
+	case rootIsLoaded:
+		c.fwd.offerAt = 0
+	case *cancelWorker:
+		c.cancelWorker(ev)
 	case cancelPoll:
 		c.cancelPoll(ev.poll)
 	case *endCall:
@@ -282,6 +317,10 @@ func (o *owner) fail(c *core, err error) {
 		d.reply(o.fault)
 	}
 	c.describes = nil
+	c.closing = true
+	c.closeForwarding()
+	c.fwd.hops = nil
+	o.endHops()
 }
 
 // stop asks the goroutine to finish what it has and to exit. It returns at once.

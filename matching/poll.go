@@ -9,21 +9,40 @@ import (
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
 
-// PollTasks leases tasks; see TaskService.
-func (e *Engine) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.PollTasksResponse, error) {
-	id := root(req.GetNamespace(), req.GetQueue())
+// PartitionPollTasks implements v1.MatchingServiceServer.
+func (e *Engine) PartitionPollTasks(ctx context.Context, preq *v1.PartitionPollTasksRequest) (*v1.PartitionPollTasksResponse, error) {
+	req, h := preq.GetRequest(), preq.GetHeader()
+	id, err := partition(h, req.GetNamespace(), req.GetQueue())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkHop(h, id); err != nil {
+		return nil, err
+	}
 	p := &pollCall{max: int(req.GetMaxTasks()), identity: req.GetIdentity(), leaseTime: req.GetLeaseTime().AsDuration()}
+	p.hop, p.source = h.GetHop(), h.GetSource()
 	p.init()
 	wait := req.GetWait().AsDuration() // within the caller's deadline; see frontend
 	p.noWait = wait <= 0
+	p.until = e.steady() + int64(wait)
 	var o *owner
-	err := e.retryUnloaded(ctx, id, true, func(to *owner) error {
+	counts, err := e.enter(ctx, h, id, opRead, func(to *owner) error {
 		o = to
-		return o.submit(p, true)
+		if err := e.polls.begin(preq.GetPollId(), o, p); err != nil {
+			return err
+		}
+		err := o.submit(p, h.GetHop() != v1.Hop_HOP_PULLED)
+		if err != nil {
+			e.polls.end(preq.GetPollId(), p)
+		}
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	defer e.polls.end(preq.GetPollId(), p)
+	o.polledAt.Store(e.steady())
+	defer func() { o.polledAt.Store(e.steady()) }()
 	var over <-chan time.Time // never for a poll that does not wait: the core ends it
 	if !p.noWait {
 		timer := time.NewTimer(wait)
@@ -44,11 +63,18 @@ func (e *Engine) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.P
 		o.giveBack(p)
 		return nil, err
 	}
-	return pollResponse(o, p, e.steady())
+	resp := p.answer
+	if resp == nil {
+		if resp, err = pollResponse(o, p, e.steady()); err != nil {
+			return nil, err
+		}
+	}
+	return &v1.PartitionPollTasksResponse{Response: resp, Counts: counts}, nil
 }
 
 // cancel ends a poll and waits for its answer, which comes at once, or as soon as
-// the leases that it has been given are durable.
+// the leases that it has been given are durable, or when it is back from where it was
+// sent.
 func (o *owner) cancel(p *pollCall) {
 	_ = o.submit(cancelPoll{p}, false) // an owner that is stopping answers all polls
 	<-p.done
@@ -56,6 +82,9 @@ func (o *owner) cancel(p *pollCall) {
 
 // giveBack releases what a poll was given whose caller is gone.
 func (o *owner) giveBack(p *pollCall) {
+	if tasks := p.answer.GetTasks(); len(tasks) > 0 {
+		o.engine.giveBack(o.id, tasks)
+	}
 	if len(p.granted) == 0 {
 		return
 	}
@@ -65,6 +94,26 @@ func (o *owner) giveBack(p *pollCall) {
 		r.items = append(r.items, endItem{seq: g.seq, nonce: g.nonce})
 	}
 	_ = o.submit(r, false) // else the leases run out
+}
+
+// giveBackTime bounds the release of what another partition gave to a poll whose
+// caller is gone.
+const giveBackTime = 5 * time.Second
+
+// giveBack releases tasks that another partition leased. If that fails, the leases
+// run out.
+func (e *Engine) giveBack(id PartitionID, tasks []*v1.LeasedTask) {
+	e.background(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, giveBackTime)
+		defer cancel()
+		req := &v1.ReleaseTasksRequest{Namespace: id.Namespace, Queue: id.Queue}
+		for _, t := range tasks {
+			req.LeaseTokens = append(req.LeaseTokens, t.GetLeaseToken())
+		}
+		if _, err := e.ReleaseTasks(ctx, req); err != nil {
+			e.log.Warn("tasks of a poller that is gone stay leased until their leases run out", "partition", id.String(), "tasks", len(tasks), "err", err)
+		}
+	})
 }
 
 func pollResponse(o *owner, p *pollCall, now int64) (*v1.PollTasksResponse, error) {
@@ -77,7 +126,7 @@ func pollResponse(o *owner, p *pollCall, now int64) (*v1.PollTasksResponse, erro
 	tasks := make([]v1.LeasedTask, n)
 	times := make([]timestamppb.Timestamp, 2*n)
 	ids := make([]byte, 0, 36*n)
-	tokens := make([]byte, 0, tokenSize*n)
+	tokens := make([]byte, 0, (tokenSize+len(o.id.Sticky))*n)
 	var b body
 	for i := range p.granted {
 		g := &p.granted[i]
@@ -94,7 +143,7 @@ func pollResponse(o *owner, p *pollCall, now int64) (*v1.PollTasksResponse, erro
 		setTimestamp(&times[2*i+1], g.deadline)
 		t.AddedAt, t.LeaseDeadline = &times[2*i], &times[2*i+1]
 		at := len(tokens)
-		tokens = token{o.id.Number, o.uid, g.seq, g.nonce, b.id}.append(tokens)
+		tokens = token{o.id.Number, o.uid, g.seq, g.nonce, b.id, o.id.Sticky}.append(tokens)
 		t.LeaseToken = tokens[at:len(tokens):len(tokens)]
 	}
 	return resp, nil

@@ -1,6 +1,7 @@
 package matching
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -31,8 +32,8 @@ func decodeQueue(row []byte) (*v1.Queue, error) {
 	return q, nil
 }
 
-func (e *Engine) namespaceBucket(namespace string) shard.BucketID {
-	return shard.BucketOf(namespaceHash(namespace), e.router.BucketCount())
+func (q *Queues) namespaceBucket(namespace string) shard.BucketID {
+	return shard.BucketOf(namespaceHash(namespace), q.router.BucketCount())
 }
 
 func queueNotFound(queue string) error {
@@ -40,8 +41,14 @@ func queueNotFound(queue string) error {
 }
 
 // getQueue reads a queue's row.
-func (e *Engine) getQueue(ctx context.Context, namespace, queue string) (q *v1.Queue, err error) {
-	err = e.router.View(ctx, e.namespaceBucket(namespace), router.CallRO, func(v *storage.View) error {
+func (q *Queues) getQueue(ctx context.Context, namespace, queue string) (row *v1.Queue, err error) {
+	row, _, err = q.getQueueRow(ctx, namespace, queue)
+	return row, err
+}
+
+// getQueueRow also returns the row as it is stored.
+func (q *Queues) getQueueRow(ctx context.Context, namespace, queue string) (decoded *v1.Queue, stored []byte, err error) {
+	err = q.router.View(ctx, q.namespaceBucket(namespace), router.CallRO, func(v *storage.View) error {
 		row, ok, err := v.Get(spaceQueues, queueKey(namespace, queue))
 		if err != nil {
 			return err
@@ -49,73 +56,74 @@ func (e *Engine) getQueue(ctx context.Context, namespace, queue string) (q *v1.Q
 		if !ok {
 			return queueNotFound(queue)
 		}
-		q, err = decodeQueue(row)
+		stored = bytes.Clone(row)
+		decoded, err = decodeQueue(stored)
 		return err
 	})
-	return q, e.storeError(err)
+	return decoded, stored, q.storeError(err)
 }
 
 // callQueue runs one of the functions on queue rows.
-func (e *Engine) callQueue(ctx context.Context, fn string, q *v1.Queue) error {
-	row, err := encodeQueue(q)
+func (q *Queues) callQueue(ctx context.Context, fn string, queue *v1.Queue) error {
+	row, err := encodeQueue(queue)
 	if err != nil {
 		return err
 	}
-	args := queueArgs(namespaceHash(q.GetNamespace()), queueKey(q.GetNamespace(), q.GetName()), row)
-	_, err = e.router.Call(ctx, e.namespaceBucket(q.GetNamespace()), router.CallRW, fn, args)
-	return e.storeError(err)
+	_, err = q.callQueueRow(ctx, fn, queue, row)
+	return err
 }
 
-func (e *Engine) createQueue(ctx context.Context, namespace, queue string, c *v1.QueueConfig) (*v1.Queue, error) {
-	now := timestamp(e.now())
+func (q *Queues) callQueueRow(ctx context.Context, fn string, queue *v1.Queue, row []byte) ([]byte, error) {
+	args := queueArgs(namespaceHash(queue.GetNamespace()), queueKey(queue.GetNamespace(), queue.GetName()), row)
+	result, err := q.router.Call(ctx, q.namespaceBucket(queue.GetNamespace()), router.CallRW, fn, args)
+	return result, q.storeError(err)
+}
+
+func (q *Queues) createQueue(ctx context.Context, namespace, queue string, c *v1.QueueConfig) (*v1.Queue, error) {
+	now := timestamp(q.now())
 	if c == nil {
 		c = &v1.QueueConfig{}
 	}
-	q := &v1.Queue{Namespace: namespace, Name: queue, Config: c, CreatedAt: now, UpdatedAt: now}
-	if err := e.callQueue(ctx, fnQueueCreate, q); err != nil {
+	n := c.GetPartitions()
+	if n == 0 {
+		n = int32(q.partitions)
+	}
+	row := &v1.Queue{Namespace: namespace, Name: queue, Config: c, CreatedAt: now, UpdatedAt: now, WritePartitions: n, ReadPartitions: n}
+	if err := q.callQueue(ctx, fnQueueCreate, row); err != nil {
 		if reason.Of(err) == reason.QueueAlreadyExists {
 			err = reason.New(codes.AlreadyExists, reason.QueueAlreadyExists, map[string]string{"queue": queue}, "queue %q exists already", queue)
 		}
 		return nil, err
 	}
-	return q, nil
+	return row, nil
 }
 
-// changeQueue reads a queue's row, lets change alter it, writes it back and tells
-// the partition's owner.
-func (e *Engine) changeQueue(ctx context.Context, namespace, queue string, change func(*v1.Queue) error) (*v1.Queue, error) {
-	e.queueMu.Lock()
-	defer e.queueMu.Unlock()
-	q, err := e.getQueue(ctx, namespace, queue)
-	if err != nil {
-		return nil, err
+// changeQueue reads a queue's row, lets change alter it, writes it back unless
+// somebody else changed it meanwhile (then it starts again), and tells the queue's
+// partitions.
+func (q *Queues) changeQueue(ctx context.Context, namespace, queue string, change func(*v1.Queue) error) (*v1.Queue, error) {
+	for {
+		row, stored, err := q.getQueueRow(ctx, namespace, queue)
+		if err != nil {
+			return nil, err
+		}
+		if err := change(row); err != nil {
+			return nil, err
+		}
+		row.UpdatedAt = timestamp(q.now())
+		fresh, err := encodeQueue(row)
+		if err != nil {
+			return nil, err
+		}
+		result, err := q.callQueueRow(ctx, fnQueueSwap, row, swapArgs(stored, fresh))
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Equal(result, swapped) {
+			continue
+		}
+		q.forgetCounts(namespace, queue)
+		q.configure(ctx, row)
+		return row, nil
 	}
-	if err := change(q); err != nil {
-		return nil, err
-	}
-	q.UpdatedAt = timestamp(e.now())
-	if err := e.callQueue(ctx, fnQueueUpdate, q); err != nil {
-		return nil, err
-	}
-	s := settingsOf(q)
-	if o := e.present(root(namespace, queue)); o != nil {
-		o.settings.Store(&s)
-		o.internal(configure{s})
-	}
-	return q, nil
-}
-
-// present returns a partition's owner if it is in memory and loaded or about to be.
-func (e *Engine) present(id PartitionID) *owner {
-	e.mu.Lock()
-	o := e.owners[id]
-	e.mu.Unlock()
-	if o == nil {
-		return nil
-	}
-	<-o.loaded // bounded by loadTimeout
-	if o.loadErr != nil {
-		return nil
-	}
-	return o
 }

@@ -56,7 +56,7 @@ func TestRows_come_back_as_they_were_written(t *testing.T) {
 	require.NoError(t, m2.decode(m.append(nil)))
 	require.Equal(t, m, m2)
 
-	tok := token{0, 1, 2, 3, taskID{4}}
+	tok := token{0, 1, 2, 3, taskID{4}, "w"}
 	tok2, ok := parseToken(tok.append(nil))
 	require.True(t, ok)
 	require.Equal(t, tok, tok2)

@@ -125,6 +125,7 @@ func (s *sim) step() {
 	c.advance(s.now, s.wall())
 	c.tick()
 	c.match()
+	c.forward()
 	for b := c.take(); b != nil; b = c.take() {
 		s.flying = append(s.flying, b)
 	}

@@ -2,27 +2,36 @@ package matching
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/router"
 	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
-// root is the partition that a queue's calls go to while a queue has one.
+// root is the first partition of a queue.
 func root(namespace, queue string) PartitionID {
 	return PartitionID{Namespace: namespace, Queue: queue}
 }
 
-// AddTasks adds tasks; see TaskService.
-func (e *Engine) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (*v1.AddTasksResponse, error) {
+// PartitionAddTasks implements v1.MatchingServiceServer.
+func (e *Engine) PartitionAddTasks(ctx context.Context, preq *v1.PartitionAddTasksRequest) (*v1.PartitionAddTasksResponse, error) {
+	req := preq.GetRequest()
+	id, err := partition(preq.GetHeader(), req.GetNamespace(), req.GetQueue())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkHop(preq.GetHeader(), id); err != nil {
+		return nil, err
+	}
 	a := &addCall{}
 	a.init()
-	id := root(req.GetNamespace(), req.GetQueue())
-	o, err := e.owner(ctx, id, true)
+	o, err := e.ownerToAdd(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -48,16 +57,15 @@ func (e *Engine) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (*v1.Add
 		it.body = buf[at:len(buf):len(buf)]
 	}
 	var again []bool // items that an earlier owner may have taken
-	for {
-		err := e.retryUnloaded(ctx, id, true, func(o *owner) error {
-			return e.addTo(ctx, o, a)
-		})
+	var counts *v1.PartitionCounts
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, lastPause) {
+		counts, err = e.enter(ctx, preq.GetHeader(), id, opWrite, func(o *owner) error { return e.addTo(ctx, o, a) })
 		if err == nil {
 			break
 		}
-		// What was under way when the partition was lost is repeated: its id tells
+		// What was under way when the store lost its master is repeated: its id tells
 		// whether it arrived.
-		if reason.Of(err) != reason.PartitionMoved || ctx.Err() != nil {
+		if ctx.Err() != nil || !masterLost(err) {
 			return nil, err
 		}
 		if again == nil {
@@ -71,7 +79,7 @@ func (e *Engine) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (*v1.Add
 			}
 		}
 		select {
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -84,8 +92,32 @@ func (e *Engine) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (*v1.Add
 		r.AlreadyAdded = a.items[i].result == alreadyAdded && (again == nil || !again[i])
 		resp.Results[i] = r
 	}
-	return resp, nil
+	return &v1.PartitionAddTasksResponse{Response: resp, Counts: counts}, nil
 }
+
+// ownerToAdd returns the owner of the partition to add to. A sticky queue is not
+// loaded by an add: when it is not in memory, its worker is not there.
+func (e *Engine) ownerToAdd(ctx context.Context, id PartitionID) (*owner, error) {
+	if id.Sticky == "" {
+		return e.owner(ctx, id, loadCreate)
+	}
+	o := e.present(id)
+	if o == nil || o.pollerAway() {
+		return nil, errStickyUnavailable(id)
+	}
+	return o, nil
+}
+
+// masterLost says whether a write came to nothing, or to nobody knows what, because
+// the store changed its master.
+func masterLost(err error) bool {
+	return errors.Is(err, shard.NonMaster) || errors.Is(err, shard.MissingMaster) || errors.Is(err, shard.MasterNotSynced) ||
+		errors.Is(err, outcomeUnknown)
+}
+
+// outcomeUnknown is the store's code for a command that may or may not have taken
+// effect.
+const outcomeUnknown = shard.Code(107)
 
 // addTo gives a call to an owner until all its items are decided.
 func (e *Engine) addTo(ctx context.Context, o *owner, a *addCall) error {
@@ -194,14 +226,19 @@ func retryOf(r *v1.RetryPolicy) retryPolicy {
 	return p
 }
 
-// GetTask looks a task up; see TaskService.
-func (e *Engine) GetTask(ctx context.Context, req *v1.GetTaskRequest) (*v1.GetTaskResponse, error) {
+// PartitionGetTask implements v1.MatchingServiceServer.
+func (e *Engine) PartitionGetTask(ctx context.Context, preq *v1.PartitionGetTaskRequest) (*v1.PartitionGetTaskResponse, error) {
+	req := preq.GetRequest()
+	at, err := partition(preq.GetHeader(), req.GetNamespace(), req.GetQueue())
+	if err != nil {
+		return nil, err
+	}
 	id, err := parseUUID(req.GetId())
 	if err != nil {
 		return nil, err
 	}
 	resp := &v1.GetTaskResponse{}
-	err = e.retryUnloaded(ctx, root(req.GetNamespace(), req.GetQueue()), false, func(o *owner) error {
+	err = e.retryUnloaded(ctx, at, false, func(o *owner) error {
 		b := &barrierCall{}
 		b.init()
 		if err := o.do(ctx, b, &b.call); err != nil {
@@ -219,7 +256,10 @@ func (e *Engine) GetTask(ctx context.Context, req *v1.GetTaskRequest) (*v1.GetTa
 			return nil
 		}))
 	})
-	return resp, err
+	if err != nil {
+		return nil, err
+	}
+	return &v1.PartitionGetTaskResponse{Response: resp}, nil
 }
 
 func taskNotFound(queue, id string) error {
@@ -267,14 +307,19 @@ func (f *found) proto(o *owner, now int64) *v1.Task {
 	return t
 }
 
-// CancelTask removes a task; see TaskService.
-func (e *Engine) CancelTask(ctx context.Context, req *v1.CancelTaskRequest) (*v1.CancelTaskResponse, error) {
+// PartitionCancelTask implements v1.MatchingServiceServer.
+func (e *Engine) PartitionCancelTask(ctx context.Context, preq *v1.PartitionCancelTaskRequest) (*v1.PartitionCancelTaskResponse, error) {
+	req := preq.GetRequest()
+	at, err := partition(preq.GetHeader(), req.GetNamespace(), req.GetQueue())
+	if err != nil {
+		return nil, err
+	}
 	id, err := parseUUID(req.GetId())
 	if err != nil {
 		return nil, err
 	}
 	resp := &v1.CancelTaskResponse{}
-	err = e.retryUnloaded(ctx, root(req.GetNamespace(), req.GetQueue()), false, func(o *owner) error {
+	err = e.retryUnloaded(ctx, at, false, func(o *owner) error {
 		for {
 			var f found
 			r := &removeCall{}
@@ -302,7 +347,10 @@ func (e *Engine) CancelTask(ctx context.Context, req *v1.CancelTaskRequest) (*v1
 			}
 		}
 	})
-	return resp, err
+	if err != nil {
+		return nil, err
+	}
+	return &v1.PartitionCancelTaskResponse{Response: resp}, nil
 }
 
 // lookAndDo looks into the store and gives the owner the call that look makes of

@@ -30,30 +30,42 @@ func parseUUID(s string) (taskID, error) {
 
 func (id taskID) String() string { return string(appendUUID(nil, id)) }
 
-// token is a lease token: which lease of which task of which partition.
+// token is a lease token: which lease of which task of which partition. One of a
+// sticky queue, version 2, has the worker's name behind the rest.
 type token struct {
 	partition  int32
 	uid        uint64
 	seq, nonce uint64
 	id         taskID
+	sticky     string
 }
 
 const (
-	tokenVersion = 1
-	tokenSize    = 1 + 4 + 8 + 8 + 8 + 16
+	tokenVersion       = 1
+	tokenVersionSticky = 2
+	tokenSize          = 1 + 4 + 8 + 8 + 8 + 16
 )
 
 func (t token) append(b []byte) []byte {
-	b = append(b, tokenVersion)
+	version := byte(tokenVersion)
+	if t.sticky != "" {
+		version = tokenVersionSticky
+	}
+	b = append(b, version)
 	b = binary.BigEndian.AppendUint32(b, uint32(t.partition))
 	b = binary.BigEndian.AppendUint64(b, t.uid)
 	b = binary.BigEndian.AppendUint64(b, t.seq)
 	b = binary.BigEndian.AppendUint64(b, t.nonce)
-	return append(b, t.id[:]...)
+	b = append(b, t.id[:]...)
+	return append(b, t.sticky...)
 }
 
 func parseToken(b []byte) (t token, ok bool) {
-	if len(b) != tokenSize || b[0] != tokenVersion {
+	switch {
+	case len(b) == tokenSize && b[0] == tokenVersion:
+	case len(b) > tokenSize && b[0] == tokenVersionSticky:
+		t.sticky = string(b[tokenSize:])
+	default:
 		return t, false
 	}
 	t.partition = int32(binary.BigEndian.Uint32(b[1:]))

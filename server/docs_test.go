@@ -173,7 +173,7 @@ func TestDocs_httpExamplesRun(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Fatal("curl is missing; install it, this test runs the examples of docs/http.md")
 	}
-	s, stop := startReal(t, func(c *Config) { c.Memory = true })
+	s, stop := startReal(t, func(c *Config) { c.Memory = true; c.Matching.Partitions = 1 })
 	defer func() {
 		if err := stop(); err != nil {
 			t.Errorf("stop: %v", err)

@@ -119,8 +119,10 @@ type Queue struct {
 	// Output only. Partitions that take new tasks, and partitions that are polled.
 	WritePartitions int32 `protobuf:"varint,7,opt,name=write_partitions,json=writePartitions,proto3" json:"write_partitions,omitempty"`
 	ReadPartitions  int32 `protobuf:"varint,8,opt,name=read_partitions,json=readPartitions,proto3" json:"read_partitions,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Output only. The queue is being deleted; deleting it again goes on with it.
+	Deleting      bool `protobuf:"varint,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Queue) Reset() {
@@ -207,6 +209,13 @@ func (x *Queue) GetReadPartitions() int32 {
 		return x.ReadPartitions
 	}
 	return 0
+}
+
+func (x *Queue) GetDeleting() bool {
+	if x != nil {
+		return x.Deleting
+	}
+	return false
 }
 
 type CreateQueueRequest struct {
@@ -1658,7 +1667,7 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"timeToLive\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x05 \x01(\x05R\n" +
-	"partitions\"\xcf\x02\n" +
+	"partitions\"\xeb\x02\n" +
 	"\x05Queue\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
@@ -1669,7 +1678,8 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\n" +
 	"updated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12)\n" +
 	"\x10write_partitions\x18\a \x01(\x05R\x0fwritePartitions\x12'\n" +
-	"\x0fread_partitions\x18\b \x01(\x05R\x0ereadPartitions\"|\n" +
+	"\x0fread_partitions\x18\b \x01(\x05R\x0ereadPartitions\x12\x1a\n" +
+	"\bdeleting\x18\t \x01(\bR\bdeleting\"|\n" +
 	"\x12CreateQueueRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x122\n" +

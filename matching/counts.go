@@ -1,0 +1,119 @@
+package matching
+
+import (
+	"bytes"
+	"strconv"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/switchyard-dev/switchyard/api/reason"
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+)
+
+// How many partitions a queue has is known to its partitions; clients learn it from
+// them. A request says what its client believes and is refused when that is too far
+// off, so that a client cannot go on for long with counts that are out of date.
+
+// operation is what a call is to a partition.
+type operation uint8
+
+const (
+	opWrite operation = iota // adds
+	opRead                   // polls
+	opEnd                    // goes to where its task is, whatever the counts
+)
+
+// Allowed drift of a client's count: within driftDelta, or within driftRatio.
+const (
+	driftDelta = 1
+	driftRatio = 1.5
+)
+
+// rowCounts are the counts that a queue's row says.
+func rowCounts(q *v1.Queue) *v1.PartitionCounts {
+	c := &v1.PartitionCounts{Read: max(q.GetReadPartitions(), 1), Write: max(q.GetWritePartitions(), 1)}
+	c.Read = min(c.Read, MaxPartitions)
+	c.Write = min(c.Write, c.Read)
+	return c
+}
+
+// plausible says whether counts can be right; others count as unknown.
+func plausible(c *v1.PartitionCounts) bool {
+	return c.GetWrite() >= 1 && c.GetRead() >= c.GetWrite()
+}
+
+// checkCounts compares what a client believes with what is right, at the start of a
+// call; calls that wait already are not disturbed.
+func checkCounts(right, client *v1.PartitionCounts, id PartitionID, op operation) error {
+	if !plausible(right) {
+		return nil
+	}
+	switch {
+	case id.Number >= right.GetRead():
+		return staleCounts(right, id, "has no partition %d", id.Number)
+	case op == opWrite && id.Number >= right.GetWrite():
+		return staleCounts(right, id, "takes no new tasks in partition %d, which is being emptied", id.Number)
+	case !plausible(client):
+		return nil
+	case op == opWrite && drifted(client.GetWrite(), right.GetWrite()), op == opRead && drifted(client.GetRead(), right.GetRead()):
+		return staleCounts(right, id, "was asked with counts read %d, write %d", client.GetRead(), client.GetWrite())
+	}
+	return nil
+}
+
+func drifted(client, right int32) bool {
+	low, high := float64(min(client, right)), float64(max(client, right))
+	return high-low > driftDelta && high > low*driftRatio
+}
+
+func staleCounts(right *v1.PartitionCounts, id PartitionID, format string, args ...any) error {
+	args = append([]any{id.Queue}, args...)
+	args = append(args, right.GetRead(), right.GetWrite())
+	return reason.New(codes.Aborted, reason.StalePartitionCounts, map[string]string{
+		"queue": id.Queue, "read": strconv.Itoa(int(right.GetRead())), "write": strconv.Itoa(int(right.GetWrite())),
+	}, "queue %q "+format+": it has %d partitions to poll and %d to add to", args...)
+}
+
+// CountsFromError returns the right counts from an error with the reason
+// STALE_PARTITION_COUNTS, nil from any other.
+func CountsFromError(err error) *v1.PartitionCounts {
+	if reason.Of(err) != reason.StalePartitionCounts {
+		return nil
+	}
+	meta := reason.From(err).Meta()
+	read, err1 := strconv.ParseInt(meta["read"], 10, 32)
+	write, err2 := strconv.ParseInt(meta["write"], 10, 32)
+	c := &v1.PartitionCounts{Read: int32(read), Write: int32(write)}
+	if err1 != nil || err2 != nil || !plausible(c) || c.GetRead() > MaxPartitions {
+		return nil
+	}
+	return c
+}
+
+func sameCounts(a, b *v1.PartitionCounts) bool {
+	return a == b || a.GetRead() == b.GetRead() && a.GetWrite() == b.GetWrite() && a.GetVersion() == b.GetVersion() &&
+		a.GetBacklogCap() == b.GetBacklogCap() && bytes.Equal(a.GetBacklog(), b.GetBacklog())
+}
+
+// partitionCounts are the counts that hold for the owner's queue: managed ones when
+// there are any, else those of the queue's row. Nil for a sticky queue.
+func (o *owner) partitionCounts() *v1.PartitionCounts {
+	if c := o.managed.Load(); c != nil {
+		return c
+	}
+	return o.counts.Load()
+}
+
+// setManaged replaces the queue's counts by managed ones, nil for those of the row.
+// Older versions are ignored.
+func (o *owner) setManaged(c *v1.PartitionCounts) {
+	for {
+		old := o.managed.Load()
+		if c != nil && old != nil && c.GetVersion() < old.GetVersion() {
+			return
+		}
+		if o.managed.CompareAndSwap(old, c) {
+			return
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package matching
+
+import (
+	"context"
+	"encoding/binary"
+	"math/bits"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/switchyard-dev/switchyard/api/reason"
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+)
+
+// queueName is a queue's key in memory.
+type queueName struct{ namespace, queue string }
+
+// queueEntry is what is remembered of a queue to choose partitions.
+type queueEntry struct {
+	counts atomic.Pointer[v1.PartitionCounts] // nil when not known
+
+	mu    sync.Mutex
+	polls []int32 // outstanding polls of this process by partition
+}
+
+// queueTable remembers queues as long as they are used. An entry that is not used
+// for one to two hours is forgotten.
+type queueTable struct {
+	mu      sync.Mutex
+	now     map[queueName]*queueEntry // used in this turn
+	before  map[queueName]*queueEntry // used in the one before
+	turnsAt time.Time
+}
+
+const queueTurn = time.Hour
+
+func (t *queueTable) get(n queueName) *queueEntry {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := time.Now(); now.After(t.turnsAt) {
+		t.before, t.now, t.turnsAt = t.now, map[queueName]*queueEntry{}, now.Add(queueTurn)
+	}
+	e := t.now[n]
+	if e == nil {
+		if e = t.before[n]; e == nil {
+			e = &queueEntry{}
+		}
+		t.now[n] = e
+	}
+	return e
+}
+
+// partitionsOf returns a queue's entry with its counts, read from its row when they
+// are not known. create makes the queue if it is not there and may be made.
+func (q *Queues) partitionsOf(ctx context.Context, namespace, queue string, create bool) (*queueEntry, *v1.PartitionCounts, error) {
+	e := q.table.get(queueName{namespace, queue})
+	if c := e.counts.Load(); c != nil {
+		return e, c, nil
+	}
+	row, err := q.getQueue(ctx, namespace, queue)
+	if reason.Of(err) == reason.QueueNotFound && create && q.autoCreate {
+		row, err = q.createQueue(ctx, namespace, queue, nil)
+		if reason.Of(err) == reason.QueueAlreadyExists {
+			row, err = q.getQueue(ctx, namespace, queue)
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	c := rowCounts(row)
+	e.counts.Store(c)
+	return e, c, nil
+}
+
+// forgetCounts makes the next call look the counts up.
+func (q *Queues) forgetCounts(namespace, queue string) {
+	q.table.get(queueName{namespace, queue}).counts.Store(nil)
+}
+
+// learn takes over what an answer says about the counts.
+func (e *queueEntry) learn(c *v1.PartitionCounts) {
+	if c != nil && plausible(c) {
+		e.counts.Store(c)
+	}
+}
+
+// WritePartition chooses the partition, of n, to which a task goes: uniformly, by
+// the random bits of its id, so that a repeated add meets the partition that may
+// have the task already.
+func WritePartition(id [16]byte, n int32) int32 {
+	mixed := binary.BigEndian.Uint64(id[:]) ^ bits.RotateLeft64(binary.BigEndian.Uint64(id[8:]), 32)
+	mixed *= 0x9e3779b97f4a7c15 // spreads what is random over the upper bits, wherever it was
+	return int32(mixed >> 32 * uint64(n) >> 32)
+}
+
+// beginPoll chooses the partition, of n, with the fewest outstanding polls of this
+// process, ties at random, and counts the poll there until endPoll.
+func (e *queueEntry) beginPoll(n int32) int32 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for len(e.polls) < int(n) {
+		e.polls = append(e.polls, 0)
+	}
+	start := rand.Int32N(n)
+	best := start
+	for i := range n {
+		p := (start + i) % n
+		if e.polls[p] < e.polls[best] {
+			best = p
+		}
+		if e.polls[best] == 0 {
+			break
+		}
+	}
+	e.polls[best]++
+	return best
+}
+
+func (e *queueEntry) endPoll(p int32) {
+	e.mu.Lock()
+	e.polls[p]--
+	e.mu.Unlock()
+}

@@ -1,0 +1,398 @@
+package matching
+
+import (
+	"context"
+	"sync"
+
+	"github.com/switchyard-dev/switchyard/api/reason"
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+)
+
+// The calls of TaskService: which partition each goes to.
+
+// balanced runs fn for the partitions that choose picks by the queue's counts, once
+// more when they turn out to be out of date.
+func (q *Queues) balanced(ctx context.Context, namespace, queue string, fn func(*queueEntry, *v1.PartitionCounts) error) error {
+	for tries := 0; ; tries++ {
+		e, counts, err := q.partitionsOf(ctx, namespace, queue, true)
+		if err != nil {
+			return err
+		}
+		err = fn(e, counts)
+		switch reason.Of(err) {
+		case reason.StalePartitionCounts:
+			e.counts.CompareAndSwap(counts, CountsFromError(err))
+		case reason.QueueNotFound: // deleted, and perhaps to be created anew
+			e.counts.CompareAndSwap(counts, nil)
+		default:
+			return err
+		}
+		if tries > 0 {
+			return err
+		}
+	}
+}
+
+// AddTasks adds tasks; see TaskService.
+func (q *Queues) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (*v1.AddTasksResponse, error) {
+	if w := req.GetStickyWorker(); w != "" {
+		id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Sticky: w}
+		return q.addTo(ctx, nil, nil, id, req)
+	}
+	var resp *v1.AddTasksResponse
+	err := q.balanced(ctx, req.GetNamespace(), req.GetQueue(), func(e *queueEntry, counts *v1.PartitionCounts) (err error) {
+		resp, err = q.addSplit(ctx, e, counts, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// addSplit adds a batch, split by partition.
+func (q *Queues) addSplit(ctx context.Context, e *queueEntry, counts *v1.PartitionCounts, req *v1.AddTasksRequest) (*v1.AddTasksResponse, error) {
+	tasks := req.GetTasks()
+	n := counts.GetWrite()
+	at := make([]int32, len(tasks))
+	same := true
+	for i, t := range tasks {
+		if n > 1 {
+			id, err := parseUUID(t.GetId())
+			if err != nil {
+				return nil, err
+			}
+			at[i] = WritePartition(id, n)
+			same = same && at[i] == at[0]
+		}
+	}
+	id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue()}
+	if same {
+		return q.addTo(ctx, e, counts, id.sibling(at[0]), req)
+	}
+	parts := make(map[int32]*v1.AddTasksRequest, n)
+	for i, t := range tasks {
+		p := parts[at[i]]
+		if p == nil {
+			p = &v1.AddTasksRequest{Namespace: req.GetNamespace(), Queue: req.GetQueue()}
+			parts[at[i]] = p
+		}
+		p.Tasks = append(p.Tasks, t)
+	}
+	var (
+		wg        sync.WaitGroup
+		mu        sync.Mutex
+		responses = make(map[int32]*v1.AddTasksResponse, len(parts))
+		failed    error
+	)
+	for number, part := range parts {
+		wg.Go(func() {
+			resp, err := q.addTo(ctx, e, counts, id.sibling(number), part)
+			mu.Lock()
+			defer mu.Unlock()
+			responses[number] = resp
+			if err != nil {
+				failed = err
+			}
+		})
+	}
+	wg.Wait()
+	if failed != nil {
+		return nil, failed
+	}
+	resp := &v1.AddTasksResponse{Results: make([]*v1.AddTasksResponse_Result, len(tasks))}
+	for i := range tasks {
+		r := responses[at[i]]
+		resp.Results[i], r.Results = r.Results[0], r.Results[1:]
+	}
+	return resp, nil
+}
+
+// addTo adds tasks to one partition. When its owner changed meanwhile, what was under
+// way is repeated: its id tells whether it arrived.
+func (q *Queues) addTo(ctx context.Context, e *queueEntry, counts *v1.PartitionCounts, id PartitionID, req *v1.AddTasksRequest) (*v1.AddTasksResponse, error) {
+	preq := &v1.PartitionAddTasksRequest{Header: &v1.PartitionHeader{Partition: id.Number, StickyWorker: id.Sticky, Counts: counts}, Request: req}
+	var resp *v1.AddTasksResponse
+	tries := 0
+	err := q.at(ctx, id, func(peer v1.MatchingServiceServer) error {
+		tries++
+		r, err := peer.PartitionAddTasks(ctx, preq)
+		if err != nil {
+			return err
+		}
+		resp = r.GetResponse()
+		if e != nil {
+			e.learn(r.GetCounts())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if tries > 1 {
+		// Whether it was an earlier try of this very call that added them is not
+		// known; they were not there before, as far as its caller can tell.
+		for _, r := range resp.GetResults() {
+			r.AlreadyAdded = false
+		}
+	}
+	return resp, nil
+}
+
+// PollTasks leases tasks; see TaskService.
+func (q *Queues) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.PollTasksResponse, error) {
+	if w := req.GetStickyWorker(); w != "" {
+		return q.pollFrom(ctx, nil, nil, PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Sticky: w}, req)
+	}
+	id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue()}
+	var resp *v1.PollTasksResponse
+	err := q.balanced(ctx, id.Namespace, id.Queue, func(e *queueEntry, counts *v1.PartitionCounts) (err error) {
+		n := counts.GetRead()
+		first := e.beginPoll(n)
+		defer func() { e.endPoll(first) }()
+		resp, err = q.pollFrom(ctx, e, counts, id.sibling(first), req)
+		if err != nil || req.GetWait().AsDuration() > 0 {
+			return err
+		}
+		// A poll that does not wait finds nothing only when there is nothing.
+		for i := int32(1); i < n && len(resp.GetTasks()) == 0 && err == nil; i++ {
+			resp, err = q.pollFrom(ctx, e, counts, id.sibling((first+i)%n), req)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (q *Queues) pollFrom(ctx context.Context, e *queueEntry, counts *v1.PartitionCounts, id PartitionID, req *v1.PollTasksRequest) (*v1.PollTasksResponse, error) {
+	preq := &v1.PartitionPollTasksRequest{Header: &v1.PartitionHeader{Partition: id.Number, StickyWorker: id.Sticky, Counts: counts}, Request: req}
+	var resp *v1.PollTasksResponse
+	err := q.at(ctx, id, func(peer v1.MatchingServiceServer) error {
+		r, err := peer.PartitionPollTasks(ctx, preq)
+		if err != nil {
+			return err
+		}
+		resp = r.GetResponse()
+		if e != nil {
+			e.learn(r.GetCounts())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// byPartition groups the items of a call by the partition that their lease tokens
+// name. one is that partition when it is the same for all. A token that names none
+// goes to the root, which refuses it.
+func byPartition(namespace, queue string, n int, token func(i int) []byte) (one PartitionID, groups map[PartitionID][]int) {
+	id := func(i int) PartitionID {
+		t, ok := parseToken(token(i))
+		if !ok || t.partition < 0 || t.partition >= MaxPartitions {
+			return PartitionID{Namespace: namespace, Queue: queue}
+		}
+		return PartitionID{Namespace: namespace, Queue: queue, Number: t.partition, Sticky: t.sticky}
+	}
+	one = id(0)
+	for i := 1; i < n; i++ {
+		p := id(i)
+		if groups == nil {
+			if p == one {
+				continue
+			}
+			groups = map[PartitionID][]int{}
+			for j := range i {
+				groups[one] = append(groups[one], j)
+			}
+		}
+		groups[p] = append(groups[p], i)
+	}
+	return one, groups
+}
+
+// ends sends the items of a call to the partitions where their leases are and puts
+// the results together. send sends those with the given indices (nil for all).
+func ends[R any](ctx context.Context, q *Queues, namespace, queue string, n int, token func(i int) []byte,
+	send func(peer v1.MatchingServiceServer, h *v1.PartitionHeader, items []int) ([]R, error), refused func(error) R,
+) ([]R, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	to := func(id PartitionID, items []int) (results []R, err error) {
+		h := &v1.PartitionHeader{Partition: id.Number, StickyWorker: id.Sticky}
+		err = q.at(ctx, id, func(peer v1.MatchingServiceServer) error {
+			results, err = send(peer, h, items)
+			return err
+		})
+		if reason.Of(err) == reason.StalePartitionCounts { // no such partition: nobody gave out that token
+			results, err = make([]R, max(len(items), 0)), nil
+			if items == nil {
+				results = make([]R, n)
+			}
+			for i := range results {
+				results[i] = refused(errInvalidToken)
+			}
+		}
+		return results, err
+	}
+	one, groups := byPartition(namespace, queue, n, token)
+	if groups == nil {
+		return to(one, nil)
+	}
+	out := make([]R, n)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	for id, items := range groups {
+		wg.Go(func() {
+			results, err := to(id, items)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = err
+				return
+			}
+			for i, r := range results {
+				out[items[i]] = r
+			}
+		})
+	}
+	wg.Wait()
+	return out, failed
+}
+
+func pick[T any](all []T, items []int) []T {
+	if items == nil {
+		return all
+	}
+	some := make([]T, len(items))
+	for i, n := range items {
+		some[i] = all[n]
+	}
+	return some
+}
+
+func refusedItem(err error) *v1.ItemResult { return &v1.ItemResult{Error: reason.Item(err)} }
+
+// CompleteTasks ends tasks with success; see TaskService.
+func (q *Queues) CompleteTasks(ctx context.Context, req *v1.CompleteTasksRequest) (*v1.CompleteTasksResponse, error) {
+	all := req.GetLeaseTokens()
+	results, err := ends(ctx, q, req.GetNamespace(), req.GetQueue(), len(all), func(i int) []byte { return all[i] },
+		func(peer v1.MatchingServiceServer, h *v1.PartitionHeader, items []int) ([]*v1.ItemResult, error) {
+			part := req
+			if items != nil {
+				part = &v1.CompleteTasksRequest{Namespace: req.GetNamespace(), Queue: req.GetQueue(), LeaseTokens: pick(all, items)}
+			}
+			resp, err := peer.PartitionCompleteTasks(ctx, &v1.PartitionCompleteTasksRequest{Header: h, Request: part})
+			return resp.GetResponse().GetResults(), err
+		}, refusedItem)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.CompleteTasksResponse{Results: results}, nil
+}
+
+// ReleaseTasks hands tasks back; see TaskService.
+func (q *Queues) ReleaseTasks(ctx context.Context, req *v1.ReleaseTasksRequest) (*v1.ReleaseTasksResponse, error) {
+	all := req.GetLeaseTokens()
+	results, err := ends(ctx, q, req.GetNamespace(), req.GetQueue(), len(all), func(i int) []byte { return all[i] },
+		func(peer v1.MatchingServiceServer, h *v1.PartitionHeader, items []int) ([]*v1.ItemResult, error) {
+			part := &v1.ReleaseTasksRequest{Namespace: req.GetNamespace(), Queue: req.GetQueue(), LeaseTokens: pick(all, items)}
+			resp, err := peer.PartitionReleaseTasks(ctx, &v1.PartitionReleaseTasksRequest{Header: h, Request: part})
+			return resp.GetResponse().GetResults(), err
+		}, refusedItem)
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ReleaseTasksResponse{Results: results}, nil
+}
+
+// FailTasks ends attempts with an error; see TaskService.
+func (q *Queues) FailTasks(ctx context.Context, req *v1.FailTasksRequest) (*v1.FailTasksResponse, error) {
+	all := req.GetFailures()
+	results, err := ends(ctx, q, req.GetNamespace(), req.GetQueue(), len(all), func(i int) []byte { return all[i].GetLeaseToken() },
+		func(peer v1.MatchingServiceServer, h *v1.PartitionHeader, items []int) ([]*v1.FailTasksResponse_Result, error) {
+			part := &v1.FailTasksRequest{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Failures: pick(all, items)}
+			resp, err := peer.PartitionFailTasks(ctx, &v1.PartitionFailTasksRequest{Header: h, Request: part})
+			return resp.GetResponse().GetResults(), err
+		}, func(err error) *v1.FailTasksResponse_Result {
+			return &v1.FailTasksResponse_Result{Error: reason.Item(err)}
+		})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.FailTasksResponse{Results: results}, nil
+}
+
+// ExtendLeases moves deadlines; see TaskService.
+func (q *Queues) ExtendLeases(ctx context.Context, req *v1.ExtendLeasesRequest) (*v1.ExtendLeasesResponse, error) {
+	all := req.GetExtensions()
+	results, err := ends(ctx, q, req.GetNamespace(), req.GetQueue(), len(all), func(i int) []byte { return all[i].GetLeaseToken() },
+		func(peer v1.MatchingServiceServer, h *v1.PartitionHeader, items []int) ([]*v1.ExtendLeasesResponse_Result, error) {
+			part := &v1.ExtendLeasesRequest{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Extensions: pick(all, items)}
+			resp, err := peer.PartitionExtendLeases(ctx, &v1.PartitionExtendLeasesRequest{Header: h, Request: part})
+			return resp.GetResponse().GetResults(), err
+		}, func(err error) *v1.ExtendLeasesResponse_Result {
+			return &v1.ExtendLeasesResponse_Result{Error: reason.Item(err)}
+		})
+	if err != nil {
+		return nil, err
+	}
+	return &v1.ExtendLeasesResponse{Results: results}, nil
+}
+
+// find runs fn against the partition where a task's id leads to, and against the
+// others when it is not there: the number of partitions may have changed since it was
+// added.
+func (q *Queues) find(ctx context.Context, namespace, queue, task string, fn func(v1.MatchingServiceServer, *v1.PartitionHeader) error) error {
+	id, err := parseUUID(task)
+	if err != nil {
+		return err
+	}
+	row, err := q.getQueue(ctx, namespace, queue)
+	if err != nil {
+		return err
+	}
+	counts := rowCounts(row)
+	first := WritePartition(id, counts.GetWrite())
+	for i := range counts.GetRead() {
+		n := (first + i) % counts.GetRead()
+		err = q.at(ctx, PartitionID{Namespace: namespace, Queue: queue, Number: n}, func(peer v1.MatchingServiceServer) error {
+			return fn(peer, &v1.PartitionHeader{Partition: n})
+		})
+		if reason.Of(err) != reason.TaskNotFound {
+			return err
+		}
+	}
+	return err
+}
+
+// GetTask looks a task up; see TaskService.
+func (q *Queues) GetTask(ctx context.Context, req *v1.GetTaskRequest) (resp *v1.GetTaskResponse, err error) {
+	err = q.find(ctx, req.GetNamespace(), req.GetQueue(), req.GetId(), func(peer v1.MatchingServiceServer, h *v1.PartitionHeader) error {
+		r, err := peer.PartitionGetTask(ctx, &v1.PartitionGetTaskRequest{Header: h, Request: req})
+		resp = r.GetResponse()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// CancelTask removes a task; see TaskService.
+func (q *Queues) CancelTask(ctx context.Context, req *v1.CancelTaskRequest) (resp *v1.CancelTaskResponse, err error) {
+	err = q.find(ctx, req.GetNamespace(), req.GetQueue(), req.GetId(), func(peer v1.MatchingServiceServer, h *v1.PartitionHeader) error {
+		r, err := peer.PartitionCancelTask(ctx, &v1.PartitionCancelTaskRequest{Header: h, Request: req})
+		resp = r.GetResponse()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
