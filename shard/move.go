@@ -214,6 +214,21 @@ func (r Row) Moving() bool {
 	return r.State == Sending || (r.State == Active || r.State == ReadOnly) && r.Peer != ""
 }
 
+// Valid reports whether there can be such a row. Storage checks it when it reads one.
+func (r Row) Valid() bool {
+	switch {
+	case !r.State.Valid():
+		return false
+	case r.State == Pinned && r.Peer != "":
+		return false
+	case (r.State == Receiving || r.State == Sending || r.State == Sent || r.Moving()) && (r.Peer == "" || r.Transfer == 0):
+		return false
+	case r.ReadOnly && r.State != Sending && r.State != Receiving:
+		return false
+	}
+	return r.Taken == Progress{} || r.State == Receiving
+}
+
 // CheckWrite returns nil when the bucket takes writes, else the error for the caller.
 func (r Row) CheckWrite(bucket BucketID) error { return r.State.CheckWrite(bucket, r.Peer) }
 
