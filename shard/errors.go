@@ -101,6 +101,9 @@ const (
 	StoreFailed Code = 105
 	// StoreClosed: the store is stopping or stopped.
 	StoreClosed Code = 106
+	// OutcomeUnknown: the command was under way when the master, or the connection to it, was
+	// lost. It may or may not have taken effect, or may do so yet.
+	OutcomeUnknown Code = 107
 	// TransferIsOver: what was asked belongs to a transfer of the bucket that has ended or is
 	// not known. Nothing was done.
 	TransferIsOver Code = 108
@@ -153,6 +156,7 @@ var codeTable = map[Code]codeInfo{
 	InvalidArguments:  {"INVALID_ARGUMENTS", reason.Internal, "the arguments are not what the function expects"},
 	StoreFailed:       {"STORE_FAILED", reason.StorageFailed, "the store has failed"},
 	StoreClosed:       {"STORE_CLOSED", reason.ShuttingDown, "the store is closed"},
+	OutcomeUnknown:    {"OUTCOME_UNKNOWN", reason.StorageFailed, "it is unknown whether the command took effect"},
 	TransferIsOver:    {"TRANSFER_IS_OVER", reason.Internal, "that transfer of the bucket has ended"},
 }
 
