@@ -405,7 +405,8 @@ func (r Row) over(ev Event) error {
 
 func (r Row) corrupted(ev Event) error {
 	return &Error{Code: BucketIsCorrupted, Bucket: ev.Bucket,
-		Reason: fmt.Sprintf("%v of transfer %d, but the bucket is %v here and its transfer %d, which cannot be", ev.Kind, ev.Transfer, r.State, r.Transfer)}
+		Reason: fmt.Sprintf("%v of transfer %d, but the bucket is %v here and its transfer %d, which cannot be",
+			ev.Kind, ev.Transfer, r.State, r.Transfer)}
 }
 
 func (r Row) unknown(ev Event) error {

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// The explorer goes through every order of events of the move protocol within bounds. Its world is one bucket
-// on up to three replica sets and a network that may lose, repeat and reorder everything: what was once sent stays
-// deliverable for ever, and nothing has to be delivered. Data are a version number: every acknowledged
-// write makes the next one. What the sets do is decided by the functions of this package alone, called the way the storage
-// calls them.
+// The explorer goes through every order of events of the move protocol within bounds. Its world is one
+// bucket on up to three replica sets and a network that may lose, repeat and reorder everything: what
+// was once sent stays deliverable for ever, and nothing has to be delivered. Data are a version
+// number: every acknowledged write makes the next one. What the sets do is decided by the functions of
+// this package alone, called the way the storage calls them.
 
 // rules are the functions that decide; a test breaks one of them to see it caught.
 type rules struct {
@@ -171,8 +171,8 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
-// covers reports whether all that can come of o can come of w, which has the same key: more messages are under way and less
-// trouble has been spent.
+// covers reports whether all that can come of o can come of w, which has the same key: more messages
+// are under way and less trouble has been spent.
 func (w *world) covers(o *world) bool {
 	for i := range w.sent {
 		if o.sent[i]&^w.sent[i] != 0 {
@@ -421,8 +421,8 @@ func (x *explorer) nextWorlds(w *world, visit func(next *world, how func() strin
 	}
 }
 
-// saturate delivers all messages whose delivery changes nothing but the messages that are under way: what can come of w can
-// come of the result as well, because no message has to be delivered.
+// saturate delivers all messages whose delivery changes nothing but the messages that are under way:
+// what can come of w can come of the result as well, because no message has to be delivered.
 func (x *explorer) saturate(w *world) {
 	var d [maxSets]*deliveries
 	for i := range x.sets {
@@ -551,8 +551,8 @@ func (w *world) String() string {
 	var b strings.Builder
 	for i := range w.n {
 		n := &w.n[i]
-		fmt.Fprintf(&b, "%s: %v ro=%v peer=%s t%d taken %+v v%d live=%v given #%d v%d; ", setNames[i], n.row.State, n.row.ReadOnly, n.row.Peer, n.row.Transfer,
-			n.row.Taken, n.data, n.live, n.next, n.given)
+		fmt.Fprintf(&b, "%s: %v ro=%v peer=%s t%d taken %+v v%d live=%v given #%d v%d; ", setNames[i],
+			n.row.State, n.row.ReadOnly, n.row.Peer, n.row.Transfer, n.row.Taken, n.data, n.live, n.next, n.given)
 	}
 	fmt.Fprintf(&b, "acknowledged v%d", w.acked)
 	return b.String()

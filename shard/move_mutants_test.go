@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestMove_brokenRulesAreCaught breaks one rule of the protocol at a time. The explorer must find a story in which that hurts.
+// TestMove_brokenRulesAreCaught breaks one rule of the protocol at a time. The explorer must find a
+// story in which that hurts.
 func TestMove_brokenRulesAreCaught(t *testing.T) {
 	// ids makes kinds of events pass as if they belonged to the transfer that the row knows.
 	ids := func(r *rules, kinds ...EventKind) {
@@ -18,6 +19,8 @@ func TestMove_brokenRulesAreCaught(t *testing.T) {
 			return row.Step(ev)
 		}
 	}
+	withoutWrites := []exploration{{"without writes",
+		bounds{sets: 2, sends: 1, chunks: 1, lateProposals: true, states: 1 << 20}, bounds{}}}
 	for _, m := range []struct {
 		name string
 		want string        // in the story's end
@@ -70,7 +73,7 @@ func TestMove_brokenRulesAreCaught(t *testing.T) {
 				return next, effect, err
 			}
 		}},
-		{"ACTIVE twice: a transfer is called off after SENT", "two replica sets own", []exploration{{"without writes", bounds{sets: 2, sends: 1, chunks: 1, lateProposals: true, states: 1 << 20}, bounds{}}}, func(r *rules) {
+		{"ACTIVE twice: a transfer is called off after SENT", "two replica sets own", withoutWrites, func(r *rules) {
 			r.lenient = true
 			r.step = func(row Row, ev Event) (Row, Effect, error) {
 				if ev.Kind == EventAbort && row.State == Sent && row.Transfer == ev.Transfer {

@@ -49,7 +49,8 @@ func (r Row) Verdict(t uint64) Verdict {
 
 // OnVerdict returns what the destination of transfer t does about an answer: an event for its log, or
 // nothing (false). VerdictUnknown is nothing too: the source has lost what it knew. Then the other
-// replica sets are asked, and when none of them says VerdictOver, somebody has to look: the rows here may be the last.
+// replica sets are asked, and when none of them says VerdictOver, somebody has to look: the rows here
+// may be the last.
 func OnVerdict(b BucketID, t uint64, v Verdict) (Event, bool) {
 	switch v {
 	case VerdictSent:
@@ -116,12 +117,13 @@ func (r Row) Reply(t uint64) Reply {
 	return reply
 }
 
-// Confirm makes the event that ends a transfer, from the destination's answer to the last chunk. given is what the
-// source has given in all. The source's master calls it while its row r is SENDING and after the last write before
-// SENDING was given: nothing else may make an EventSent.
+// Confirm makes the event that ends a transfer, from the destination's answer to the last chunk. given
+// is what the source has given in all. The source's master calls it while its row r is SENDING and
+// after the last write before SENDING was given: nothing else may make an EventSent.
 //
-// TRANSFER_IS_OVER: the destination does not take the bucket, abort. BUCKET_RECV_DATA_ERROR: it has something else than was
-// given; if Taken.Chunks of the answer is lower, chunks are missing and can be given again, else abort.
+// TRANSFER_IS_OVER: the destination does not take the bucket, abort. BUCKET_RECV_DATA_ERROR: it has
+// something else than was given; if Taken.Chunks of the answer is lower, chunks are missing and can be
+// given again, else abort.
 func (r Row) Confirm(b BucketID, t uint64, given Progress, got Reply) (Event, error) {
 	ev := Event{Kind: EventSent, Bucket: b, Transfer: t}
 	if r.State != Sending || r.Transfer != t {
@@ -139,9 +141,10 @@ func (r Row) Confirm(b BucketID, t uint64, given Progress, got Reply) (Event, er
 	return ev, nil
 }
 
-// OnReply returns what a source does about an answer to any message but the last chunk of transfer t, its row being r: an event
-// for its log, or nothing (false): then it goes on with the transfer, or repeats its message.
-// BUCKET_IS_CORRUPTED: the destination says what cannot be; nothing is done, the rows here are kept, somebody has to look.
+// OnReply returns what a source does about an answer to any message but the last chunk of transfer t,
+// its row being r: an event for its log, or nothing (false): then it goes on with the transfer, or
+// repeats its message. BUCKET_IS_CORRUPTED: the destination says what cannot be; nothing is done, the
+// rows here are kept, somebody has to look.
 func (r Row) OnReply(b BucketID, t uint64, got Reply) (Event, bool, error) {
 	cannotBe := func() error {
 		return &Error{Code: BucketIsCorrupted, Bucket: b, Destination: r.Peer,
@@ -177,8 +180,8 @@ type Chore uint8
 const (
 	// ChoreNone: nothing.
 	ChoreNone Chore = 0
-	// ChoreAbort: log EventAbort for a transfer that nobody works on (any more), and send drop to Peer, once: if it
-	// gets lost, the destination asks.
+	// ChoreAbort: log EventAbort for a transfer that nobody works on (any more), and send drop to
+	// Peer, once: if it gets lost, the destination asks.
 	ChoreAbort Chore = 1
 	// ChoreCommit: send commit to Peer until it answers, then act by OnReply.
 	ChoreCommit Chore = 2
@@ -200,10 +203,10 @@ func (c Chore) String() string {
 	return fmt.Sprintf("chore(%d)", uint8(c))
 }
 
-// Chore returns what the master has to do about the row r. live says that a running transfer
-// looks after the bucket: on the source, that this master began Row.Transfer itself, in this term of its mastership, and still
-// works on it; on the destination, that something came lately (a few seconds). A master goes through its
-// rows when it becomes one, when a transfer fails, and every few seconds.
+// Chore returns what the master has to do about the row r. live says that a running transfer looks
+// after the bucket: on the source, that this master began Row.Transfer itself, in this term of its
+// mastership, and still works on it; on the destination, that something came lately (a few seconds). A
+// master goes through its rows when it becomes one, when a transfer fails, and every few seconds.
 func (r Row) Chore(live bool) Chore {
 	switch {
 	case live:

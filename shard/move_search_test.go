@@ -82,8 +82,8 @@ func (x *explorer) story(at int32) string {
 	return b.String()
 }
 
-// ends reports what is wrong when from w on nothing fails any more, but everything that is under way is lost, with
-// and without the masters' memory.
+// ends reports what is wrong when from w on nothing fails any more, but everything that is under way
+// is lost, with and without the masters' memory.
 func (x *explorer) ends(w *world) error {
 	calm := *w
 	calm.sent = messageSet{}
@@ -205,9 +205,9 @@ var explorations = []exploration{
 		bounds{sets: 3, sends: 3, writes: 1, chunks: 1, states: 1 << 25}},
 }
 
-// TestMove_everyOrderOfEvents explores messages that are lost, repeated and late, crashes, new masters and
-// cancelled moves: at no time two owners, no acknowledged write missing where the bucket can be read, and from
-// everywhere a way back to exactly one owner.
+// TestMove_everyOrderOfEvents explores messages that are lost, repeated and late, crashes, new masters
+// and cancelled moves: at no time two owners, no acknowledged write missing where the bucket can be
+// read, and from everywhere a way back to exactly one owner.
 func TestMove_everyOrderOfEvents(t *testing.T) {
 	for _, e := range explorations {
 		t.Run(e.name, func(t *testing.T) {

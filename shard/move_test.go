@@ -63,7 +63,7 @@ func TestRow_Step_everyRowAndEvent(t *testing.T) {
 				changes++
 			}
 			// A command that is applied twice in a row does what it did once.
-			if err == nil && ev.Kind != EventSend && ev.Kind != EventForceCreate && !(ev.Kind == EventForceDrop && next.Transfer != r.Transfer) {
+			if err == nil && ev.Kind != EventSend && !forced {
 				if again, effect, err := next.Step(ev); err != nil && effect != EffectNone || again != next {
 					t.Errorf("%+v %+v: a repetition gives %+v, effect %v, %v", r, ev, again, effect, err)
 				}
@@ -94,6 +94,15 @@ func TestRow_Step_ownershipChangesHandsOnlyBySentAndActivate(t *testing.T) {
 	})
 }
 
+func TestRow_Step_aSourceTakesWritesAgainByItself(t *testing.T) {
+	allRows(func(r Row) {
+		next, _, err := r.Step(Event{Kind: EventAbort, Transfer: r.Transfer})
+		if r.Moving() && (err != nil || !next.State.CanMove() || next.Moving()) {
+			t.Errorf("%+v cannot be aborted: %+v, %v", r, next, err)
+		}
+	})
+}
+
 func TestRow_Chore_everyPassingStateHasOne(t *testing.T) {
 	allRows(func(r Row) {
 		passing := r.Moving() || !r.Owns() && r.State != Absent
@@ -114,7 +123,8 @@ func TestRow_Step_allocatesNothing(t *testing.T) {
 			{Kind: EventCollect, Transfer: 1}, {Kind: EventDeleted, Transfer: 1}} {
 			a, _, _ = a.Step(ev)
 		}
-		for _, ev := range [...]Event{{Kind: EventReceive, Peer: "a", Transfer: 1}, {Kind: EventChunk, Transfer: 1}, {Kind: EventActivate, Transfer: 1}} {
+		for _, ev := range [...]Event{{Kind: EventReceive, Peer: "a", Transfer: 1}, {Kind: EventChunk, Transfer: 1},
+			{Kind: EventActivate, Transfer: 1}} {
 			b, _, _ = b.Step(ev)
 		}
 		if a.State != Absent || b.State != Active {
@@ -149,7 +159,8 @@ func TestRow_Valid_refusesWhatCannotBe(t *testing.T) {
 
 func TestNames_ofWhatIsNotThere(t *testing.T) {
 	for got, want := range map[string]string{
-		EventKind(200).String(): "event(200)", Verdict(9).String(): "verdict(9)", Standing(9).String(): "standing(9)", Chore(9).String(): "chore(9)",
+		EventKind(200).String(): "event(200)", Verdict(9).String(): "verdict(9)",
+		Standing(9).String(): "standing(9)", Chore(9).String(): "chore(9)",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

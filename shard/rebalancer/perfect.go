@@ -36,9 +36,10 @@ func (s *Set) Owned() int {
 // moving is how many buckets are seen on their way to or from the replica set.
 func (s *Set) moving() int { return s.Counts[shard.Sending] + s.Counts[shard.Receiving] }
 
-// Perfect returns how many buckets each of the sets should own, in the order of sets; of a locked one what it
-// owns. The numbers add up to all that are owned. Where a share is not a whole number, it is rounded so that as few
-// buckets as possible move. A set with more pinned buckets than its share keeps those, and the others share the rest.
+// Perfect returns how many buckets each of the sets should own, in the order of sets; of a locked one
+// what it owns. The numbers add up to all that are owned. Where a share is not a whole number, it is
+// rounded so that as few buckets as possible move. A set with more pinned buckets than its share keeps
+// those, and the others share the rest.
 //
 // INVALID_CFG: a weight is negative or not a number, or all are 0 and there are buckets to place.
 func Perfect(sets []Set) ([]int, error) {
@@ -48,7 +49,8 @@ func Perfect(sets []Set) ([]int, error) {
 	for i := range sets {
 		s := &sets[i]
 		if !(s.Weight >= 0) || math.IsInf(s.Weight, 1) {
-			return nil, &shard.Error{Code: shard.InvalidConfig, ReplicaSet: s.Name, Reason: fmt.Sprintf("the weight %v is not a number from 0 up", s.Weight)}
+			return nil, &shard.Error{Code: shard.InvalidConfig, ReplicaSet: s.Name,
+				Reason: fmt.Sprintf("the weight %v is not a number from 0 up", s.Weight)}
 		}
 		if s.Locked {
 			perfect[i] = s.Owned()
@@ -63,7 +65,8 @@ func Perfect(sets []Set) ([]int, error) {
 	}
 	if !(weights > 0) || math.IsInf(weights, 1) {
 		return nil, &shard.Error{Code: shard.InvalidConfig,
-			Reason: fmt.Sprintf("the weights of all replica sets that are not locked add up to %v, so their %d buckets have no place", weights, total)}
+			Reason: fmt.Sprintf("the weights of all replica sets that are not locked add up to %v, so their %d buckets have no place",
+				weights, total)}
 	}
 	for {
 		var fixed, fixedWeight = 0, 0.0
@@ -101,8 +104,8 @@ func share(total int, weight, weights float64) float64 {
 	return float64(total) * (weight / weights)
 }
 
-// round gives every open set the whole part of its share, and what is left one by one: first to those that have
-// that bucket already, then to those with the largest fraction.
+// round gives every open set the whole part of its share, and what is left one by one: first to those
+// that have that bucket already, then to those with the largest fraction.
 func round(sets []Set, open, perfect []int, total int, weights float64) {
 	left := total
 	for _, i := range open {
@@ -142,8 +145,8 @@ func first(yes bool) int {
 	return 1
 }
 
-// Imbalance returns how far the worst of the sets is from its perfect count, in percent of that; infinite when a set
-// has buckets and should have none.
+// Imbalance returns how far the worst of the sets is from its perfect count, in percent of that;
+// infinite when a set has buckets and should have none.
 func Imbalance(sets []Set, perfect []int) float64 {
 	worst := 0.0
 	for i := range sets {

@@ -21,8 +21,9 @@ type Flow struct {
 	Count               int
 }
 
-// Flows returns which replica sets have to send how many buckets to which, so that all have their perfect counts. No bucket goes further
-// than one step, and no set both sends and receives, so fewer moves are not possible.
+// Flows returns which replica sets have to send how many buckets to which, so that all have their
+// perfect counts. No bucket goes further than one step, and no set both sends and receives, so fewer
+// moves are not possible.
 func Flows(sets []Set, perfect []int) []Flow {
 	type excess struct {
 		name string
@@ -61,8 +62,9 @@ type Route struct {
 	Buckets             []Bucket
 }
 
-// MakePlan chooses the buckets of flows that have one source: from movable, what that source can move. It takes a sample that is
-// fair by size, so that the destinations get their share of small and of large buckets. When movable has too few, the last flows get less.
+// MakePlan chooses the buckets of flows that have one source: from movable, what that source can move.
+// It takes a sample that is fair by size, so that the destinations get their share of small and of
+// large buckets. When movable has too few, the last flows get less.
 func MakePlan(flows []Flow, movable []Bucket) []Route {
 	want := 0
 	for _, f := range flows {

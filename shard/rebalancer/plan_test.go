@@ -9,8 +9,8 @@ import (
 	"github.com/switchyard-dev/switchyard/shard"
 )
 
-// TestPlan_anyStart carries plans out with batches that end in any order: limits are never passed, no bucket moves
-// twice, the counts are perfect afterwards, and there is nothing more to do.
+// TestPlan_anyStart carries plans out with batches that end in any order: limits are never passed, no
+// bucket moves twice, the counts are perfect afterwards, and there is nothing more to do.
 func TestPlan_anyStart(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for round := range 300 {
@@ -75,7 +75,8 @@ func simulate(t *testing.T, rng *rand.Rand, sets []Set, perfect []int, limits Li
 			batches++
 			count(b, 1)
 			from, to := b.route.Source, b.route.Destination
-			if sending[from] > limits.MaxSending || receiving[to] > limits.MaxReceiving || bytes[from] > limits.MaxSendingBytes && sending[from] > 1 {
+			if sending[from] > limits.MaxSending || receiving[to] > limits.MaxReceiving ||
+				bytes[from] > limits.MaxSendingBytes && sending[from] > 1 {
 				t.Fatalf("%s sends %d, %d bytes, %s receives %d; limits %+v", from, sending[from], bytes[from], to, receiving[to], limits)
 			}
 			for _, id := range b.buckets {
@@ -209,7 +210,8 @@ func TestPlan_largeCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	batches := simulate(t, rng, sets, perfect, Limits{}.withDefaults())
-	t.Logf("%d buckets on %d sets: planned and carried out in %d lists, %v", sum(perfect), len(sets), batches, time.Since(start).Round(time.Millisecond))
+	t.Logf("%d buckets on %d sets: planned and carried out in %d lists, %v", sum(perfect), len(sets), batches,
+		time.Since(start).Round(time.Millisecond))
 	if len(Flows(sets, perfect)) != 0 {
 		t.Error("not balanced")
 	}

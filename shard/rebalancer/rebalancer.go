@@ -19,16 +19,16 @@ type Store interface {
 	// included. It does not wait.
 	Known() []string
 	// Changed returns a channel that is closed when something changes that a rebalancer should know:
-	// mastership, the known replica sets and which of them answer, weights, locks, pins, on and off; not when buckets
-	// move. Each call returns the channel for what changes from then on.
+	// mastership, the known replica sets and which of them answer, weights, locks, pins, on and off;
+	// not when buckets move. Each call returns the channel for what changes from then on.
 	Changed() <-chan struct{}
-	// Sets asks the masters of all known replica sets, each once, and waits for all of them, for at most a few
-	// seconds. A set that does not answer has Err.
+	// Sets asks the masters of all known replica sets, each once, and waits for all of them, for at
+	// most a few seconds. A set that does not answer has Err.
 	Sets(ctx context.Context) ([]Set, error)
 	// Movable returns the buckets that a replica set could send now: ACTIVE or READONLY and not moving.
 	Movable(ctx context.Context, replicaSet string) ([]Bucket, error)
-	// Send moves buckets and returns when each has arrived or failed. It returns how many arrived, and an error
-	// when not all did.
+	// Send moves buckets and returns when each has arrived or failed. It returns how many arrived, and
+	// an error when not all did.
 	Send(ctx context.Context, source, destination string, buckets []shard.BucketID) (moved int, err error)
 }
 
@@ -40,8 +40,8 @@ type Options struct {
 	ReplicaSet string
 	// BucketCount is the cluster's number of buckets. Required.
 	BucketCount uint32
-	// Threshold is the imbalance, in percent, that starts moving buckets. Default 1. Once it has started it goes on until
-	// the counts are perfect.
+	// Threshold is the imbalance, in percent, that starts moving buckets. Default 1. Once it has
+	// started it goes on until the counts are perfect.
 	Threshold float64
 	// Limits of what is under way at once.
 	Limits Limits
@@ -88,7 +88,8 @@ type Rebalancer struct {
 // New returns a rebalancer that is on, for Run.
 func New(o Options) (*Rebalancer, error) {
 	if o.Store == nil || o.ReplicaSet == "" || o.BucketCount == 0 || !(o.Threshold >= 0) || o.Idle < 0 {
-		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: "a rebalancer needs a store, the name of its replica set, a bucket count, and a threshold that is not negative"}
+		return nil, &shard.Error{Code: shard.InvalidConfig,
+			Reason: "a rebalancer needs a store, the name of its replica set, a bucket count, and a threshold and waits that are not negative"}
 	}
 	if o.Threshold == 0 {
 		o.Threshold = defaultThreshold
@@ -117,8 +118,8 @@ func (r *Rebalancer) Wake() {
 	}
 }
 
-// SetOn turns this node's rebalancer on or off, until the process ends. What is under way is brought to its end. Set.Off turns
-// off all of them.
+// SetOn turns this node's rebalancer on or off, until the process ends. What is under way is brought
+// to its end. Set.Off turns off all of them.
 func (r *Rebalancer) SetOn(on bool) {
 	r.mu.Lock()
 	changed := r.status.On != on

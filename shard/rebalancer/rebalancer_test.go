@@ -38,7 +38,8 @@ type fakeStore struct {
 
 // cluster makes a store with the sets, whose ACTIVE buckets get ids.
 func cluster(sets ...Set) *fakeStore {
-	f := &fakeStore{master: true, sets: map[string]*Set{}, buckets: map[string][]Bucket{}, changed: make(chan struct{}), moveTime: 10 * time.Millisecond, sending: map[string]int{}}
+	f := &fakeStore{master: true, sets: map[string]*Set{}, buckets: map[string][]Bucket{}, changed: make(chan struct{}),
+		moveTime: 10 * time.Millisecond, sending: map[string]int{}}
 	id := shard.BucketID(0)
 	for _, s := range sets {
 		f.known = append(f.known, s.Name)
@@ -137,7 +138,8 @@ func (f *fakeStore) Send(ctx context.Context, source, destination string, ids []
 	return len(ids), nil
 }
 
-// numbers returns how often the store was asked, and how many sends and buckets of one set at once there were.
+// numbers returns how often the store was asked, and how many sends and buckets of one set at once
+// there were.
 func (f *fakeStore) numbers() (looks, sends, most int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -526,7 +528,8 @@ func TestNew_refusesOptions(t *testing.T) {
 	f := cluster(set("a", 1, 1, 0))
 	for _, o := range []Options{
 		{}, {Store: f}, {Store: f, ReplicaSet: "a"}, {Store: f, BucketCount: 1},
-		{Store: f, ReplicaSet: "a", BucketCount: 1, Threshold: -1}, {Store: f, ReplicaSet: "a", BucketCount: 1, Idle: -1},
+		{Store: f, ReplicaSet: "a", BucketCount: 1, Threshold: -1},
+		{Store: f, ReplicaSet: "a", BucketCount: 1, Idle: -1},
 	} {
 		if _, err := New(o); !errors.Is(err, shard.InvalidConfig) {
 			t.Errorf("%+v: %v", o, err)

@@ -79,7 +79,8 @@ func (r *Rebalancer) judge(ctx context.Context, sets []Set) (perfect []int, wait
 			r.setWaiting(fmt.Sprintf("%d of %d buckets are owned", owned, r.o.BucketCount))
 			return nil, r.backoff(), false
 		}
-		return nil, r.trouble(ctx, fmt.Sprintf("the replica sets own %d buckets, and there are %d: the check of all buckets says which", owned, r.o.BucketCount)), false
+		return nil, r.trouble(ctx, fmt.Sprintf("the replica sets own %d buckets, and there are %d: the check of all buckets says which",
+			owned, r.o.BucketCount)), false
 	}
 	perfect, err := Perfect(sets)
 	if err != nil {
@@ -165,7 +166,8 @@ type outcome struct {
 	err   error
 }
 
-// carryOut sends the batches of a schedule until all are done, or something has changed and those under way are.
+// carryOut sends the batches of a schedule until all are done, or something has changed and those
+// under way are.
 func (r *Rebalancer) carryOut(ctx context.Context, changed <-chan struct{}, s *schedule) (moved int, err error) {
 	done := make(chan outcome)
 	stop := false
@@ -208,7 +210,8 @@ func (r *Rebalancer) carryOut(ctx context.Context, changed <-chan struct{}, s *s
 	}
 }
 
-// passing reports whether err is what happens to a move when something else is done with the bucket or set at the same time.
+// passing reports whether err is what happens to a move when something else is done with the bucket or
+// set at the same time.
 func passing(err error) bool {
 	for _, code := range [...]shard.Code{shard.TransferIsInProgress, shard.BucketIsPinned, shard.WrongBucket, shard.ReplicaSetIsLocked,
 		shard.StorageIsReferenced, shard.TooManyReceiving, shard.TransferIsOver, shard.NonMaster} {

@@ -4,14 +4,15 @@ import "github.com/switchyard-dev/switchyard/shard"
 
 // Limits bound what is under way at once. Zero fields get the default.
 type Limits struct {
-	// MaxSending is how many buckets a replica set sends at once. Default 100. A sent bucket is written and
-	// read all the time here, so the number is not bound to be 1; what costs is the copying, and that is bounded by
-	// bytes. 100 is enough that empty buckets, which cost log entries and no time, go in lists.
+	// MaxSending is how many buckets a replica set sends at once. Default 100. A sent bucket is
+	// written and read all the time here, so the number is not bound to be 1; what costs is the
+	// copying, and that is bounded by bytes. 100 is enough that empty buckets, which cost log entries
+	// and no time, go in lists.
 	MaxSending int
 	// MaxReceiving is how many buckets a replica set receives at once. Default 100.
 	MaxReceiving int
-	// MaxSendingBytes is the size of all buckets that a replica set sends at once. Default 64 MiB. A bucket that is
-	// larger goes alone.
+	// MaxSendingBytes is the size of all buckets that a replica set sends at once. Default 64 MiB. A
+	// bucket that is larger goes alone.
 	MaxSendingBytes int64
 }
 
@@ -86,11 +87,12 @@ func (s *schedule) next() (batch, bool) {
 	return best, true
 }
 
-// fill takes the route's next buckets into b: half of the limits at most, so that one batch is copied while another is
-// handed over.
+// fill takes the route's next buckets into b: half of the limits at most, so that one batch is copied
+// while another is handed over.
 func (s *schedule) fill(b *batch) {
 	r := b.route
-	n := min(len(r.Buckets), s.limits.MaxSending-b.source.n, s.limits.MaxReceiving-b.destination.n, max(1, min(s.limits.MaxSending, s.limits.MaxReceiving)/2))
+	n := min(len(r.Buckets), s.limits.MaxSending-b.source.n, s.limits.MaxReceiving-b.destination.n,
+		max(1, min(s.limits.MaxSending, s.limits.MaxReceiving)/2))
 	room := s.limits.MaxSendingBytes - b.source.bytes
 	most := max(1, s.limits.MaxSendingBytes/2)
 	for len(b.buckets) < n {

@@ -32,7 +32,8 @@ type Status struct {
 	Reason string
 	// Since is when the rebalancing under way began, or the last one.
 	Since time.Time
-	// Moved and ToMove are buckets of the rebalancing under way, or of the last one: moved so far, and moved when it is done.
+	// Moved and ToMove are buckets of the rebalancing under way, or of the last one: moved so far, and
+	// moved when it is done.
 	Moved, ToMove int
 	// Left is about how long it will take, 0 when it cannot be told.
 	Left time.Duration
@@ -86,7 +87,8 @@ func (r *Rebalancer) begin(sets []Set, want int) {
 	if !r.job.running {
 		r.job.running = true
 		s.Moved, s.Since = 0, time.Now()
-		r.log.LogAttrs(context.Background(), slog.LevelInfo, "rebalancing begins", slog.Int("buckets", want), slog.Int("replica sets", len(sets)))
+		r.log.LogAttrs(context.Background(), slog.LevelInfo, "rebalancing begins",
+			slog.Int("buckets", want), slog.Int("replica sets", len(sets)))
 	}
 	s.Active, s.Where, s.Phase, s.Reason = true, r.o.ReplicaSet, Moving, ""
 	s.ToMove = s.Moved + want
