@@ -28,14 +28,17 @@ const (
 	searchTime = 30 * time.Second
 )
 
-// at calls fn with the way to a partition's owner, again while fn is told that the
-// owner is another.
+// at calls fn with the way to a partition's owner, again while the owner is another,
+// or is on a node that cannot be reached.
 func (q *Queues) at(ctx context.Context, id PartitionID, fn func(v1.MatchingServiceServer) error) error {
 	var giveUp time.Time
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		peer, _, err := q.peers.Owner(id)
+		peer, local, err := q.peers.Owner(id)
 		if err == nil {
-			if err = fn(peer); err == nil || reason.Of(err) != reason.PartitionMoved {
+			if err = fn(peer); err == nil {
+				return nil
+			}
+			if why := reason.Of(err); why != reason.PartitionMoved && (local || why != reason.NotReady && why != reason.ShuttingDown) {
 				return err
 			}
 		}

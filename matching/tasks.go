@@ -112,12 +112,8 @@ func (e *Engine) ownerToAdd(ctx context.Context, id PartitionID) (*owner, error)
 // the store changed its master.
 func masterLost(err error) bool {
 	return errors.Is(err, shard.NonMaster) || errors.Is(err, shard.MissingMaster) || errors.Is(err, shard.MasterNotSynced) ||
-		errors.Is(err, outcomeUnknown)
+		errors.Is(err, shard.OutcomeUnknown)
 }
-
-// outcomeUnknown is the store's code for a command that may or may not have taken
-// effect.
-const outcomeUnknown = shard.Code(107)
 
 // addTo gives a call to an owner until all its items are decided.
 func (e *Engine) addTo(ctx context.Context, o *owner, a *addCall) error {
