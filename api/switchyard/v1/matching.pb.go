@@ -1793,8 +1793,11 @@ func (x *PublishCountsRequest) GetCounts() *PartitionCounts {
 type PublishCountsResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	WasLoaded bool                   `protobuf:"varint,1,opt,name=was_loaded,json=wasLoaded,proto3" json:"was_loaded,omitempty"`
-	// The partition has no task left and takes none under these counts.
-	Drained       bool `protobuf:"varint,2,opt,name=drained,proto3" json:"drained,omitempty"`
+	// The partition has no task left that is not dead, and takes none under these
+	// counts.
+	Drained bool `protobuf:"varint,2,opt,name=drained,proto3" json:"drained,omitempty"`
+	// Tasks that wait for a worker.
+	Backlog       int64 `protobuf:"varint,3,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1841,6 +1844,13 @@ func (x *PublishCountsResponse) GetDrained() bool {
 		return x.Drained
 	}
 	return false
+}
+
+func (x *PublishCountsResponse) GetBacklog() int64 {
+	if x != nil {
+		return x.Backlog
+	}
+	return 0
 }
 
 type DropPartitionRequest struct {
@@ -2043,12 +2053,14 @@ func (x *DescribePartitionRequest) GetOnlyIfLoaded() bool {
 }
 
 type DescribePartitionResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Loaded        bool                   `protobuf:"varint,1,opt,name=loaded,proto3" json:"loaded,omitempty"`
-	Partition     *PartitionDescription  `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"`
-	Stats         *QueueStats            `protobuf:"bytes,3,opt,name=stats,proto3" json:"stats,omitempty"`
-	Pollers       []*Poller              `protobuf:"bytes,4,rep,name=pollers,proto3" json:"pollers,omitempty"`
-	Counts        *PartitionCounts       `protobuf:"bytes,5,opt,name=counts,proto3" json:"counts,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Loaded    bool                   `protobuf:"varint,1,opt,name=loaded,proto3" json:"loaded,omitempty"`
+	Partition *PartitionDescription  `protobuf:"bytes,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	Stats     *QueueStats            `protobuf:"bytes,3,opt,name=stats,proto3" json:"stats,omitempty"`
+	Pollers   []*Poller              `protobuf:"bytes,4,rep,name=pollers,proto3" json:"pollers,omitempty"`
+	Counts    *PartitionCounts       `protobuf:"bytes,5,opt,name=counts,proto3" json:"counts,omitempty"`
+	// Of a root only.
+	Scaling       *QueueScalingStatus `protobuf:"bytes,6,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2114,6 +2126,13 @@ func (x *DescribePartitionResponse) GetPollers() []*Poller {
 func (x *DescribePartitionResponse) GetCounts() *PartitionCounts {
 	if x != nil {
 		return x.Counts
+	}
+	return nil
+}
+
+func (x *DescribePartitionResponse) GetScaling() *QueueScalingStatus {
+	if x != nil {
+		return x.Scaling
 	}
 	return nil
 }
@@ -2854,11 +2873,12 @@ const file_switchyard_v1_matching_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1c\n" +
 	"\tpartition\x18\x03 \x01(\x05R\tpartition\x126\n" +
-	"\x06counts\x18\x04 \x01(\v2\x1e.switchyard.v1.PartitionCountsR\x06counts\"P\n" +
+	"\x06counts\x18\x04 \x01(\v2\x1e.switchyard.v1.PartitionCountsR\x06counts\"j\n" +
 	"\x15PublishCountsResponse\x12\x1d\n" +
 	"\n" +
 	"was_loaded\x18\x01 \x01(\bR\twasLoaded\x12\x18\n" +
-	"\adrained\x18\x02 \x01(\bR\adrained\"\xa3\x01\n" +
+	"\adrained\x18\x02 \x01(\bR\adrained\x12\x18\n" +
+	"\abacklog\x18\x03 \x01(\x03R\abacklog\"\xa3\x01\n" +
 	"\x14DropPartitionRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1c\n" +
@@ -2872,13 +2892,14 @@ const file_switchyard_v1_matching_proto_rawDesc = "" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1c\n" +
 	"\tpartition\x18\x03 \x01(\x05R\tpartition\x12#\n" +
 	"\rsticky_worker\x18\x04 \x01(\tR\fstickyWorker\x12$\n" +
-	"\x0eonly_if_loaded\x18\x05 \x01(\bR\fonlyIfLoaded\"\x90\x02\n" +
+	"\x0eonly_if_loaded\x18\x05 \x01(\bR\fonlyIfLoaded\"\xcd\x02\n" +
 	"\x19DescribePartitionResponse\x12\x16\n" +
 	"\x06loaded\x18\x01 \x01(\bR\x06loaded\x12A\n" +
 	"\tpartition\x18\x02 \x01(\v2#.switchyard.v1.PartitionDescriptionR\tpartition\x12/\n" +
 	"\x05stats\x18\x03 \x01(\v2\x19.switchyard.v1.QueueStatsR\x05stats\x12/\n" +
 	"\apollers\x18\x04 \x03(\v2\x15.switchyard.v1.PollerR\apollers\x126\n" +
-	"\x06counts\x18\x05 \x01(\v2\x1e.switchyard.v1.PartitionCountsR\x06counts\"\x8c\x01\n" +
+	"\x06counts\x18\x05 \x01(\v2\x1e.switchyard.v1.PartitionCountsR\x06counts\x12;\n" +
+	"\ascaling\x18\x06 \x01(\v2!.switchyard.v1.QueueScalingStatusR\ascaling\"\x8c\x01\n" +
 	"\x15PurgePartitionRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1c\n" +
@@ -3031,15 +3052,16 @@ var file_switchyard_v1_matching_proto_goTypes = []any{
 	(*PartitionDescription)(nil),           // 66: switchyard.v1.PartitionDescription
 	(*QueueStats)(nil),                     // 67: switchyard.v1.QueueStats
 	(*Poller)(nil),                         // 68: switchyard.v1.Poller
-	(*ListDeadTasksRequest)(nil),           // 69: switchyard.v1.ListDeadTasksRequest
-	(*ListDeadTasksResponse)(nil),          // 70: switchyard.v1.ListDeadTasksResponse
-	(*RedriveDeadTasksRequest)(nil),        // 71: switchyard.v1.RedriveDeadTasksRequest
-	(*CallRequest)(nil),                    // 72: switchyard.v1.CallRequest
-	(*CallResponse)(nil),                   // 73: switchyard.v1.CallResponse
-	(*PollCallsRequest)(nil),               // 74: switchyard.v1.PollCallsRequest
-	(*PollCallsResponse)(nil),              // 75: switchyard.v1.PollCallsResponse
-	(*AnswerCallsRequest)(nil),             // 76: switchyard.v1.AnswerCallsRequest
-	(*AnswerCallsResponse)(nil),            // 77: switchyard.v1.AnswerCallsResponse
+	(*QueueScalingStatus)(nil),             // 69: switchyard.v1.QueueScalingStatus
+	(*ListDeadTasksRequest)(nil),           // 70: switchyard.v1.ListDeadTasksRequest
+	(*ListDeadTasksResponse)(nil),          // 71: switchyard.v1.ListDeadTasksResponse
+	(*RedriveDeadTasksRequest)(nil),        // 72: switchyard.v1.RedriveDeadTasksRequest
+	(*CallRequest)(nil),                    // 73: switchyard.v1.CallRequest
+	(*CallResponse)(nil),                   // 74: switchyard.v1.CallResponse
+	(*PollCallsRequest)(nil),               // 75: switchyard.v1.PollCallsRequest
+	(*PollCallsResponse)(nil),              // 76: switchyard.v1.PollCallsResponse
+	(*AnswerCallsRequest)(nil),             // 77: switchyard.v1.AnswerCallsRequest
+	(*AnswerCallsResponse)(nil),            // 78: switchyard.v1.AnswerCallsResponse
 }
 var file_switchyard_v1_matching_proto_depIdxs = []int32{
 	1,  // 0: switchyard.v1.PartitionHeader.counts:type_name -> switchyard.v1.PartitionCounts
@@ -3077,71 +3099,72 @@ var file_switchyard_v1_matching_proto_depIdxs = []int32{
 	67, // 32: switchyard.v1.DescribePartitionResponse.stats:type_name -> switchyard.v1.QueueStats
 	68, // 33: switchyard.v1.DescribePartitionResponse.pollers:type_name -> switchyard.v1.Poller
 	1,  // 34: switchyard.v1.DescribePartitionResponse.counts:type_name -> switchyard.v1.PartitionCounts
-	69, // 35: switchyard.v1.ListPartitionDeadTasksRequest.request:type_name -> switchyard.v1.ListDeadTasksRequest
-	70, // 36: switchyard.v1.ListPartitionDeadTasksResponse.response:type_name -> switchyard.v1.ListDeadTasksResponse
-	71, // 37: switchyard.v1.RedrivePartitionRequest.request:type_name -> switchyard.v1.RedriveDeadTasksRequest
-	2,  // 38: switchyard.v1.PartitionCallRequest.header:type_name -> switchyard.v1.PartitionHeader
-	72, // 39: switchyard.v1.PartitionCallRequest.request:type_name -> switchyard.v1.CallRequest
-	73, // 40: switchyard.v1.PartitionCallResponse.response:type_name -> switchyard.v1.CallResponse
-	1,  // 41: switchyard.v1.PartitionCallResponse.counts:type_name -> switchyard.v1.PartitionCounts
-	2,  // 42: switchyard.v1.PartitionPollCallsRequest.header:type_name -> switchyard.v1.PartitionHeader
-	74, // 43: switchyard.v1.PartitionPollCallsRequest.request:type_name -> switchyard.v1.PollCallsRequest
-	75, // 44: switchyard.v1.PartitionPollCallsResponse.response:type_name -> switchyard.v1.PollCallsResponse
-	1,  // 45: switchyard.v1.PartitionPollCallsResponse.counts:type_name -> switchyard.v1.PartitionCounts
-	2,  // 46: switchyard.v1.PartitionAnswerCallsRequest.header:type_name -> switchyard.v1.PartitionHeader
-	76, // 47: switchyard.v1.PartitionAnswerCallsRequest.request:type_name -> switchyard.v1.AnswerCallsRequest
-	77, // 48: switchyard.v1.PartitionAnswerCallsResponse.response:type_name -> switchyard.v1.AnswerCallsResponse
-	3,  // 49: switchyard.v1.MatchingService.PartitionAddTasks:input_type -> switchyard.v1.PartitionAddTasksRequest
-	5,  // 50: switchyard.v1.MatchingService.PartitionPollTasks:input_type -> switchyard.v1.PartitionPollTasksRequest
-	7,  // 51: switchyard.v1.MatchingService.PartitionCompleteTasks:input_type -> switchyard.v1.PartitionCompleteTasksRequest
-	9,  // 52: switchyard.v1.MatchingService.PartitionFailTasks:input_type -> switchyard.v1.PartitionFailTasksRequest
-	11, // 53: switchyard.v1.MatchingService.PartitionExtendLeases:input_type -> switchyard.v1.PartitionExtendLeasesRequest
-	13, // 54: switchyard.v1.MatchingService.PartitionReleaseTasks:input_type -> switchyard.v1.PartitionReleaseTasksRequest
-	15, // 55: switchyard.v1.MatchingService.PartitionGetTask:input_type -> switchyard.v1.PartitionGetTaskRequest
-	17, // 56: switchyard.v1.MatchingService.PartitionCancelTask:input_type -> switchyard.v1.PartitionCancelTaskRequest
-	19, // 57: switchyard.v1.MatchingService.OfferTasks:input_type -> switchyard.v1.OfferTasksRequest
-	21, // 58: switchyard.v1.MatchingService.CancelPoll:input_type -> switchyard.v1.CancelPollRequest
-	23, // 59: switchyard.v1.MatchingService.CancelWorkerPolls:input_type -> switchyard.v1.CancelWorkerPollsRequest
-	25, // 60: switchyard.v1.MatchingService.ForceLoadPartition:input_type -> switchyard.v1.ForceLoadPartitionRequest
-	27, // 61: switchyard.v1.MatchingService.ForceUnloadPartition:input_type -> switchyard.v1.ForceUnloadPartitionRequest
-	29, // 62: switchyard.v1.MatchingService.ConfigurePartition:input_type -> switchyard.v1.ConfigurePartitionRequest
-	31, // 63: switchyard.v1.MatchingService.PublishCounts:input_type -> switchyard.v1.PublishCountsRequest
-	33, // 64: switchyard.v1.MatchingService.DropPartition:input_type -> switchyard.v1.DropPartitionRequest
-	35, // 65: switchyard.v1.MatchingService.DescribePartition:input_type -> switchyard.v1.DescribePartitionRequest
-	37, // 66: switchyard.v1.MatchingService.PurgePartition:input_type -> switchyard.v1.PurgePartitionRequest
-	39, // 67: switchyard.v1.MatchingService.ListPartitionDeadTasks:input_type -> switchyard.v1.ListPartitionDeadTasksRequest
-	41, // 68: switchyard.v1.MatchingService.RedrivePartition:input_type -> switchyard.v1.RedrivePartitionRequest
-	43, // 69: switchyard.v1.MatchingService.PartitionCall:input_type -> switchyard.v1.PartitionCallRequest
-	45, // 70: switchyard.v1.MatchingService.PartitionPollCalls:input_type -> switchyard.v1.PartitionPollCallsRequest
-	47, // 71: switchyard.v1.MatchingService.PartitionAnswerCalls:input_type -> switchyard.v1.PartitionAnswerCallsRequest
-	4,  // 72: switchyard.v1.MatchingService.PartitionAddTasks:output_type -> switchyard.v1.PartitionAddTasksResponse
-	6,  // 73: switchyard.v1.MatchingService.PartitionPollTasks:output_type -> switchyard.v1.PartitionPollTasksResponse
-	8,  // 74: switchyard.v1.MatchingService.PartitionCompleteTasks:output_type -> switchyard.v1.PartitionCompleteTasksResponse
-	10, // 75: switchyard.v1.MatchingService.PartitionFailTasks:output_type -> switchyard.v1.PartitionFailTasksResponse
-	12, // 76: switchyard.v1.MatchingService.PartitionExtendLeases:output_type -> switchyard.v1.PartitionExtendLeasesResponse
-	14, // 77: switchyard.v1.MatchingService.PartitionReleaseTasks:output_type -> switchyard.v1.PartitionReleaseTasksResponse
-	16, // 78: switchyard.v1.MatchingService.PartitionGetTask:output_type -> switchyard.v1.PartitionGetTaskResponse
-	18, // 79: switchyard.v1.MatchingService.PartitionCancelTask:output_type -> switchyard.v1.PartitionCancelTaskResponse
-	20, // 80: switchyard.v1.MatchingService.OfferTasks:output_type -> switchyard.v1.OfferTasksResponse
-	22, // 81: switchyard.v1.MatchingService.CancelPoll:output_type -> switchyard.v1.CancelPollResponse
-	24, // 82: switchyard.v1.MatchingService.CancelWorkerPolls:output_type -> switchyard.v1.CancelWorkerPollsResponse
-	26, // 83: switchyard.v1.MatchingService.ForceLoadPartition:output_type -> switchyard.v1.ForceLoadPartitionResponse
-	28, // 84: switchyard.v1.MatchingService.ForceUnloadPartition:output_type -> switchyard.v1.ForceUnloadPartitionResponse
-	30, // 85: switchyard.v1.MatchingService.ConfigurePartition:output_type -> switchyard.v1.ConfigurePartitionResponse
-	32, // 86: switchyard.v1.MatchingService.PublishCounts:output_type -> switchyard.v1.PublishCountsResponse
-	34, // 87: switchyard.v1.MatchingService.DropPartition:output_type -> switchyard.v1.DropPartitionResponse
-	36, // 88: switchyard.v1.MatchingService.DescribePartition:output_type -> switchyard.v1.DescribePartitionResponse
-	38, // 89: switchyard.v1.MatchingService.PurgePartition:output_type -> switchyard.v1.PurgePartitionResponse
-	40, // 90: switchyard.v1.MatchingService.ListPartitionDeadTasks:output_type -> switchyard.v1.ListPartitionDeadTasksResponse
-	42, // 91: switchyard.v1.MatchingService.RedrivePartition:output_type -> switchyard.v1.RedrivePartitionResponse
-	44, // 92: switchyard.v1.MatchingService.PartitionCall:output_type -> switchyard.v1.PartitionCallResponse
-	46, // 93: switchyard.v1.MatchingService.PartitionPollCalls:output_type -> switchyard.v1.PartitionPollCallsResponse
-	48, // 94: switchyard.v1.MatchingService.PartitionAnswerCalls:output_type -> switchyard.v1.PartitionAnswerCallsResponse
-	72, // [72:95] is the sub-list for method output_type
-	49, // [49:72] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	69, // 35: switchyard.v1.DescribePartitionResponse.scaling:type_name -> switchyard.v1.QueueScalingStatus
+	70, // 36: switchyard.v1.ListPartitionDeadTasksRequest.request:type_name -> switchyard.v1.ListDeadTasksRequest
+	71, // 37: switchyard.v1.ListPartitionDeadTasksResponse.response:type_name -> switchyard.v1.ListDeadTasksResponse
+	72, // 38: switchyard.v1.RedrivePartitionRequest.request:type_name -> switchyard.v1.RedriveDeadTasksRequest
+	2,  // 39: switchyard.v1.PartitionCallRequest.header:type_name -> switchyard.v1.PartitionHeader
+	73, // 40: switchyard.v1.PartitionCallRequest.request:type_name -> switchyard.v1.CallRequest
+	74, // 41: switchyard.v1.PartitionCallResponse.response:type_name -> switchyard.v1.CallResponse
+	1,  // 42: switchyard.v1.PartitionCallResponse.counts:type_name -> switchyard.v1.PartitionCounts
+	2,  // 43: switchyard.v1.PartitionPollCallsRequest.header:type_name -> switchyard.v1.PartitionHeader
+	75, // 44: switchyard.v1.PartitionPollCallsRequest.request:type_name -> switchyard.v1.PollCallsRequest
+	76, // 45: switchyard.v1.PartitionPollCallsResponse.response:type_name -> switchyard.v1.PollCallsResponse
+	1,  // 46: switchyard.v1.PartitionPollCallsResponse.counts:type_name -> switchyard.v1.PartitionCounts
+	2,  // 47: switchyard.v1.PartitionAnswerCallsRequest.header:type_name -> switchyard.v1.PartitionHeader
+	77, // 48: switchyard.v1.PartitionAnswerCallsRequest.request:type_name -> switchyard.v1.AnswerCallsRequest
+	78, // 49: switchyard.v1.PartitionAnswerCallsResponse.response:type_name -> switchyard.v1.AnswerCallsResponse
+	3,  // 50: switchyard.v1.MatchingService.PartitionAddTasks:input_type -> switchyard.v1.PartitionAddTasksRequest
+	5,  // 51: switchyard.v1.MatchingService.PartitionPollTasks:input_type -> switchyard.v1.PartitionPollTasksRequest
+	7,  // 52: switchyard.v1.MatchingService.PartitionCompleteTasks:input_type -> switchyard.v1.PartitionCompleteTasksRequest
+	9,  // 53: switchyard.v1.MatchingService.PartitionFailTasks:input_type -> switchyard.v1.PartitionFailTasksRequest
+	11, // 54: switchyard.v1.MatchingService.PartitionExtendLeases:input_type -> switchyard.v1.PartitionExtendLeasesRequest
+	13, // 55: switchyard.v1.MatchingService.PartitionReleaseTasks:input_type -> switchyard.v1.PartitionReleaseTasksRequest
+	15, // 56: switchyard.v1.MatchingService.PartitionGetTask:input_type -> switchyard.v1.PartitionGetTaskRequest
+	17, // 57: switchyard.v1.MatchingService.PartitionCancelTask:input_type -> switchyard.v1.PartitionCancelTaskRequest
+	19, // 58: switchyard.v1.MatchingService.OfferTasks:input_type -> switchyard.v1.OfferTasksRequest
+	21, // 59: switchyard.v1.MatchingService.CancelPoll:input_type -> switchyard.v1.CancelPollRequest
+	23, // 60: switchyard.v1.MatchingService.CancelWorkerPolls:input_type -> switchyard.v1.CancelWorkerPollsRequest
+	25, // 61: switchyard.v1.MatchingService.ForceLoadPartition:input_type -> switchyard.v1.ForceLoadPartitionRequest
+	27, // 62: switchyard.v1.MatchingService.ForceUnloadPartition:input_type -> switchyard.v1.ForceUnloadPartitionRequest
+	29, // 63: switchyard.v1.MatchingService.ConfigurePartition:input_type -> switchyard.v1.ConfigurePartitionRequest
+	31, // 64: switchyard.v1.MatchingService.PublishCounts:input_type -> switchyard.v1.PublishCountsRequest
+	33, // 65: switchyard.v1.MatchingService.DropPartition:input_type -> switchyard.v1.DropPartitionRequest
+	35, // 66: switchyard.v1.MatchingService.DescribePartition:input_type -> switchyard.v1.DescribePartitionRequest
+	37, // 67: switchyard.v1.MatchingService.PurgePartition:input_type -> switchyard.v1.PurgePartitionRequest
+	39, // 68: switchyard.v1.MatchingService.ListPartitionDeadTasks:input_type -> switchyard.v1.ListPartitionDeadTasksRequest
+	41, // 69: switchyard.v1.MatchingService.RedrivePartition:input_type -> switchyard.v1.RedrivePartitionRequest
+	43, // 70: switchyard.v1.MatchingService.PartitionCall:input_type -> switchyard.v1.PartitionCallRequest
+	45, // 71: switchyard.v1.MatchingService.PartitionPollCalls:input_type -> switchyard.v1.PartitionPollCallsRequest
+	47, // 72: switchyard.v1.MatchingService.PartitionAnswerCalls:input_type -> switchyard.v1.PartitionAnswerCallsRequest
+	4,  // 73: switchyard.v1.MatchingService.PartitionAddTasks:output_type -> switchyard.v1.PartitionAddTasksResponse
+	6,  // 74: switchyard.v1.MatchingService.PartitionPollTasks:output_type -> switchyard.v1.PartitionPollTasksResponse
+	8,  // 75: switchyard.v1.MatchingService.PartitionCompleteTasks:output_type -> switchyard.v1.PartitionCompleteTasksResponse
+	10, // 76: switchyard.v1.MatchingService.PartitionFailTasks:output_type -> switchyard.v1.PartitionFailTasksResponse
+	12, // 77: switchyard.v1.MatchingService.PartitionExtendLeases:output_type -> switchyard.v1.PartitionExtendLeasesResponse
+	14, // 78: switchyard.v1.MatchingService.PartitionReleaseTasks:output_type -> switchyard.v1.PartitionReleaseTasksResponse
+	16, // 79: switchyard.v1.MatchingService.PartitionGetTask:output_type -> switchyard.v1.PartitionGetTaskResponse
+	18, // 80: switchyard.v1.MatchingService.PartitionCancelTask:output_type -> switchyard.v1.PartitionCancelTaskResponse
+	20, // 81: switchyard.v1.MatchingService.OfferTasks:output_type -> switchyard.v1.OfferTasksResponse
+	22, // 82: switchyard.v1.MatchingService.CancelPoll:output_type -> switchyard.v1.CancelPollResponse
+	24, // 83: switchyard.v1.MatchingService.CancelWorkerPolls:output_type -> switchyard.v1.CancelWorkerPollsResponse
+	26, // 84: switchyard.v1.MatchingService.ForceLoadPartition:output_type -> switchyard.v1.ForceLoadPartitionResponse
+	28, // 85: switchyard.v1.MatchingService.ForceUnloadPartition:output_type -> switchyard.v1.ForceUnloadPartitionResponse
+	30, // 86: switchyard.v1.MatchingService.ConfigurePartition:output_type -> switchyard.v1.ConfigurePartitionResponse
+	32, // 87: switchyard.v1.MatchingService.PublishCounts:output_type -> switchyard.v1.PublishCountsResponse
+	34, // 88: switchyard.v1.MatchingService.DropPartition:output_type -> switchyard.v1.DropPartitionResponse
+	36, // 89: switchyard.v1.MatchingService.DescribePartition:output_type -> switchyard.v1.DescribePartitionResponse
+	38, // 90: switchyard.v1.MatchingService.PurgePartition:output_type -> switchyard.v1.PurgePartitionResponse
+	40, // 91: switchyard.v1.MatchingService.ListPartitionDeadTasks:output_type -> switchyard.v1.ListPartitionDeadTasksResponse
+	42, // 92: switchyard.v1.MatchingService.RedrivePartition:output_type -> switchyard.v1.RedrivePartitionResponse
+	44, // 93: switchyard.v1.MatchingService.PartitionCall:output_type -> switchyard.v1.PartitionCallResponse
+	46, // 94: switchyard.v1.MatchingService.PartitionPollCalls:output_type -> switchyard.v1.PartitionPollCallsResponse
+	48, // 95: switchyard.v1.MatchingService.PartitionAnswerCalls:output_type -> switchyard.v1.PartitionAnswerCallsResponse
+	73, // [73:96] is the sub-list for method output_type
+	50, // [50:73] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_v1_matching_proto_init() }

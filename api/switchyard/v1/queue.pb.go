@@ -24,6 +24,62 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type QueueScaling_Mode int32
+
+const (
+	// As MODE_OFF.
+	QueueScaling_MODE_UNSPECIFIED QueueScaling_Mode = 0
+	// The queue has config.partitions. Switched off on a queue whose partitions
+	// were managed, it goes back to that as partitions get empty.
+	QueueScaling_MODE_OFF QueueScaling_Mode = 1
+	QueueScaling_MODE_ON  QueueScaling_Mode = 2
+	// As MODE_OFF; what MODE_ON would do is shown.
+	QueueScaling_MODE_SHADOW QueueScaling_Mode = 3
+)
+
+// Enum value maps for QueueScaling_Mode.
+var (
+	QueueScaling_Mode_name = map[int32]string{
+		0: "MODE_UNSPECIFIED",
+		1: "MODE_OFF",
+		2: "MODE_ON",
+		3: "MODE_SHADOW",
+	}
+	QueueScaling_Mode_value = map[string]int32{
+		"MODE_UNSPECIFIED": 0,
+		"MODE_OFF":         1,
+		"MODE_ON":          2,
+		"MODE_SHADOW":      3,
+	}
+)
+
+func (x QueueScaling_Mode) Enum() *QueueScaling_Mode {
+	p := new(QueueScaling_Mode)
+	*p = x
+	return p
+}
+
+func (x QueueScaling_Mode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (QueueScaling_Mode) Descriptor() protoreflect.EnumDescriptor {
+	return file_switchyard_v1_queue_proto_enumTypes[0].Descriptor()
+}
+
+func (QueueScaling_Mode) Type() protoreflect.EnumType {
+	return &file_switchyard_v1_queue_proto_enumTypes[0]
+}
+
+func (x QueueScaling_Mode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use QueueScaling_Mode.Descriptor instead.
+func (QueueScaling_Mode) EnumDescriptor() ([]byte, []int) {
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{1, 0}
+}
+
 // QueueConfig is what a queue's tasks take when they do not say otherwise.
 // Fields left empty take the server's default.
 type QueueConfig struct {
@@ -38,7 +94,9 @@ type QueueConfig struct {
 	// Partitions that take new tasks, 1 to 4096; 0: the server's default, fixed
 	// when the queue is created. After it was lowered, the partitions above it
 	// are polled until they are empty.
-	Partitions    int32 `protobuf:"varint,5,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	Partitions int32 `protobuf:"varint,5,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	// Lets the number of partitions follow the load. Default: off.
+	Scaling       *QueueScaling `protobuf:"bytes,10,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -108,6 +166,206 @@ func (x *QueueConfig) GetPartitions() int32 {
 	return 0
 }
 
+func (x *QueueConfig) GetScaling() *QueueScaling {
+	if x != nil {
+		return x.Scaling
+	}
+	return nil
+}
+
+// QueueScaling says how a queue's number of partitions follows its load. Fields
+// left empty take their default.
+type QueueScaling struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Mode  QueueScaling_Mode      `protobuf:"varint,1,opt,name=mode,proto3,enum=switchyard.v1.QueueScaling_Mode" json:"mode,omitempty"`
+	// Bounds of the number of partitions. Defaults 1 and 64.
+	MinPartitions int32 `protobuf:"varint,2,opt,name=min_partitions,json=minPartitions,proto3" json:"min_partitions,omitempty"`
+	MaxPartitions int32 `protobuf:"varint,3,opt,name=max_partitions,json=maxPartitions,proto3" json:"max_partitions,omitempty"`
+	// This many partitions, whatever the load is. 0: not fixed.
+	FixedPartitions int32 `protobuf:"varint,4,opt,name=fixed_partitions,json=fixedPartitions,proto3" json:"fixed_partitions,omitempty"`
+	// There are at least so many partitions that none takes more than an up rule's
+	// rate, and at most so many that none takes less than a down rule's. Defaults:
+	// up 4000/s over 10 s and 2000/s over 1 min, down 1000/s over 5 min.
+	Up   []*QueueScaling_Rule `protobuf:"bytes,5,rep,name=up,proto3" json:"up,omitempty"`
+	Down []*QueueScaling_Rule `protobuf:"bytes,6,rep,name=down,proto3" json:"down,omitempty"`
+	// One more partition for each whose backlog rose above backlog_base and has
+	// not fallen below backlog_reset since. Default: none; reset: half of base.
+	BacklogBase  int64 `protobuf:"varint,7,opt,name=backlog_base,json=backlogBase,proto3" json:"backlog_base,omitempty"`
+	BacklogReset int64 `protobuf:"varint,8,opt,name=backlog_reset,json=backlogReset,proto3" json:"backlog_reset,omitempty"`
+	// The backlog at which tasks are added to other partitions instead. With it,
+	// polls prefer partitions with more backlog. Default: none.
+	BacklogCap    int64 `protobuf:"varint,9,opt,name=backlog_cap,json=backlogCap,proto3" json:"backlog_cap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueScaling) Reset() {
+	*x = QueueScaling{}
+	mi := &file_switchyard_v1_queue_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueScaling) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueScaling) ProtoMessage() {}
+
+func (x *QueueScaling) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_queue_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueScaling.ProtoReflect.Descriptor instead.
+func (*QueueScaling) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *QueueScaling) GetMode() QueueScaling_Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return QueueScaling_MODE_UNSPECIFIED
+}
+
+func (x *QueueScaling) GetMinPartitions() int32 {
+	if x != nil {
+		return x.MinPartitions
+	}
+	return 0
+}
+
+func (x *QueueScaling) GetMaxPartitions() int32 {
+	if x != nil {
+		return x.MaxPartitions
+	}
+	return 0
+}
+
+func (x *QueueScaling) GetFixedPartitions() int32 {
+	if x != nil {
+		return x.FixedPartitions
+	}
+	return 0
+}
+
+func (x *QueueScaling) GetUp() []*QueueScaling_Rule {
+	if x != nil {
+		return x.Up
+	}
+	return nil
+}
+
+func (x *QueueScaling) GetDown() []*QueueScaling_Rule {
+	if x != nil {
+		return x.Down
+	}
+	return nil
+}
+
+func (x *QueueScaling) GetBacklogBase() int64 {
+	if x != nil {
+		return x.BacklogBase
+	}
+	return 0
+}
+
+func (x *QueueScaling) GetBacklogReset() int64 {
+	if x != nil {
+		return x.BacklogReset
+	}
+	return 0
+}
+
+func (x *QueueScaling) GetBacklogCap() int64 {
+	if x != nil {
+		return x.BacklogCap
+	}
+	return 0
+}
+
+// QueueScalingStatus says what managed partition scaling does.
+type QueueScalingStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many partitions there are to be, and the most that there ever were to be;
+	// 0 when they are not managed.
+	Target  int32 `protobuf:"varint,1,opt,name=target,proto3" json:"target,omitempty"`
+	Largest int32 `protobuf:"varint,2,opt,name=largest,proto3" json:"largest,omitempty"`
+	// In shadow mode: the target that there would be.
+	ShadowTarget int32 `protobuf:"varint,3,opt,name=shadow_target,json=shadowTarget,proto3" json:"shadow_target,omitempty"`
+	// Tasks that were added per second, as the root sees it, over the shortest
+	// window.
+	AddRate       float64 `protobuf:"fixed64,4,opt,name=add_rate,json=addRate,proto3" json:"add_rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueScalingStatus) Reset() {
+	*x = QueueScalingStatus{}
+	mi := &file_switchyard_v1_queue_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueScalingStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueScalingStatus) ProtoMessage() {}
+
+func (x *QueueScalingStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_queue_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueScalingStatus.ProtoReflect.Descriptor instead.
+func (*QueueScalingStatus) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *QueueScalingStatus) GetTarget() int32 {
+	if x != nil {
+		return x.Target
+	}
+	return 0
+}
+
+func (x *QueueScalingStatus) GetLargest() int32 {
+	if x != nil {
+		return x.Largest
+	}
+	return 0
+}
+
+func (x *QueueScalingStatus) GetShadowTarget() int32 {
+	if x != nil {
+		return x.ShadowTarget
+	}
+	return 0
+}
+
+func (x *QueueScalingStatus) GetAddRate() float64 {
+	if x != nil {
+		return x.AddRate
+	}
+	return 0
+}
+
 type Queue struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -120,14 +378,16 @@ type Queue struct {
 	WritePartitions int32 `protobuf:"varint,7,opt,name=write_partitions,json=writePartitions,proto3" json:"write_partitions,omitempty"`
 	ReadPartitions  int32 `protobuf:"varint,8,opt,name=read_partitions,json=readPartitions,proto3" json:"read_partitions,omitempty"`
 	// Output only. The queue is being deleted; deleting it again goes on with it.
-	Deleting      bool `protobuf:"varint,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	Deleting bool `protobuf:"varint,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	// Output only. What managed scaling remembers, in a form of its own.
+	ScalingState  []byte `protobuf:"bytes,10,opt,name=scaling_state,json=scalingState,proto3" json:"scaling_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Queue) Reset() {
 	*x = Queue{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[1]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -139,7 +399,7 @@ func (x *Queue) String() string {
 func (*Queue) ProtoMessage() {}
 
 func (x *Queue) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[1]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -152,7 +412,7 @@ func (x *Queue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queue.ProtoReflect.Descriptor instead.
 func (*Queue) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{1}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Queue) GetNamespace() string {
@@ -218,6 +478,13 @@ func (x *Queue) GetDeleting() bool {
 	return false
 }
 
+func (x *Queue) GetScalingState() []byte {
+	if x != nil {
+		return x.ScalingState
+	}
+	return nil
+}
+
 type CreateQueueRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -229,7 +496,7 @@ type CreateQueueRequest struct {
 
 func (x *CreateQueueRequest) Reset() {
 	*x = CreateQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[2]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +508,7 @@ func (x *CreateQueueRequest) String() string {
 func (*CreateQueueRequest) ProtoMessage() {}
 
 func (x *CreateQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[2]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +521,7 @@ func (x *CreateQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateQueueRequest.ProtoReflect.Descriptor instead.
 func (*CreateQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{2}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateQueueRequest) GetNamespace() string {
@@ -287,7 +554,7 @@ type CreateQueueResponse struct {
 
 func (x *CreateQueueResponse) Reset() {
 	*x = CreateQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[3]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -299,7 +566,7 @@ func (x *CreateQueueResponse) String() string {
 func (*CreateQueueResponse) ProtoMessage() {}
 
 func (x *CreateQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[3]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -312,7 +579,7 @@ func (x *CreateQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateQueueResponse.ProtoReflect.Descriptor instead.
 func (*CreateQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{3}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateQueueResponse) GetQueue() *Queue {
@@ -336,7 +603,7 @@ type UpdateQueueRequest struct {
 
 func (x *UpdateQueueRequest) Reset() {
 	*x = UpdateQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[4]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +615,7 @@ func (x *UpdateQueueRequest) String() string {
 func (*UpdateQueueRequest) ProtoMessage() {}
 
 func (x *UpdateQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[4]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +628,7 @@ func (x *UpdateQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateQueueRequest.ProtoReflect.Descriptor instead.
 func (*UpdateQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{4}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *UpdateQueueRequest) GetNamespace() string {
@@ -401,7 +668,7 @@ type UpdateQueueResponse struct {
 
 func (x *UpdateQueueResponse) Reset() {
 	*x = UpdateQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[5]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -413,7 +680,7 @@ func (x *UpdateQueueResponse) String() string {
 func (*UpdateQueueResponse) ProtoMessage() {}
 
 func (x *UpdateQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[5]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -426,7 +693,7 @@ func (x *UpdateQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateQueueResponse.ProtoReflect.Descriptor instead.
 func (*UpdateQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{5}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *UpdateQueueResponse) GetQueue() *Queue {
@@ -447,7 +714,7 @@ type DeleteQueueRequest struct {
 
 func (x *DeleteQueueRequest) Reset() {
 	*x = DeleteQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[6]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -459,7 +726,7 @@ func (x *DeleteQueueRequest) String() string {
 func (*DeleteQueueRequest) ProtoMessage() {}
 
 func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[6]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -472,7 +739,7 @@ func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueRequest.ProtoReflect.Descriptor instead.
 func (*DeleteQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{6}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DeleteQueueRequest) GetNamespace() string {
@@ -504,7 +771,7 @@ type DeleteQueueResponse struct {
 
 func (x *DeleteQueueResponse) Reset() {
 	*x = DeleteQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[7]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -516,7 +783,7 @@ func (x *DeleteQueueResponse) String() string {
 func (*DeleteQueueResponse) ProtoMessage() {}
 
 func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[7]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -529,7 +796,7 @@ func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueResponse.ProtoReflect.Descriptor instead.
 func (*DeleteQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{7}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{9}
 }
 
 type ListQueuesRequest struct {
@@ -544,7 +811,7 @@ type ListQueuesRequest struct {
 
 func (x *ListQueuesRequest) Reset() {
 	*x = ListQueuesRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[8]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +823,7 @@ func (x *ListQueuesRequest) String() string {
 func (*ListQueuesRequest) ProtoMessage() {}
 
 func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[8]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +836,7 @@ func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
 func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{8}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListQueuesRequest) GetNamespace() string {
@@ -603,7 +870,7 @@ type ListQueuesResponse struct {
 
 func (x *ListQueuesResponse) Reset() {
 	*x = ListQueuesResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[9]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +882,7 @@ func (x *ListQueuesResponse) String() string {
 func (*ListQueuesResponse) ProtoMessage() {}
 
 func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[9]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +895,7 @@ func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
 func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{9}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListQueuesResponse) GetQueues() []*ListQueuesResponse_Entry {
@@ -659,7 +926,7 @@ type QueueCounts struct {
 
 func (x *QueueCounts) Reset() {
 	*x = QueueCounts{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[10]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +938,7 @@ func (x *QueueCounts) String() string {
 func (*QueueCounts) ProtoMessage() {}
 
 func (x *QueueCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[10]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +951,7 @@ func (x *QueueCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueCounts.ProtoReflect.Descriptor instead.
 func (*QueueCounts) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{10}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *QueueCounts) GetReady() int64 {
@@ -727,7 +994,7 @@ type Poller struct {
 
 func (x *Poller) Reset() {
 	*x = Poller{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[11]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -739,7 +1006,7 @@ func (x *Poller) String() string {
 func (*Poller) ProtoMessage() {}
 
 func (x *Poller) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[11]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,7 +1019,7 @@ func (x *Poller) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Poller.ProtoReflect.Descriptor instead.
 func (*Poller) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{11}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Poller) GetIdentity() string {
@@ -790,7 +1057,7 @@ type PartitionDescription struct {
 
 func (x *PartitionDescription) Reset() {
 	*x = PartitionDescription{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[12]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +1069,7 @@ func (x *PartitionDescription) String() string {
 func (*PartitionDescription) ProtoMessage() {}
 
 func (x *PartitionDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[12]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +1082,7 @@ func (x *PartitionDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionDescription.ProtoReflect.Descriptor instead.
 func (*PartitionDescription) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{12}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PartitionDescription) GetPartition() int32 {
@@ -870,7 +1137,7 @@ type QueueStats struct {
 
 func (x *QueueStats) Reset() {
 	*x = QueueStats{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[13]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1149,7 @@ func (x *QueueStats) String() string {
 func (*QueueStats) ProtoMessage() {}
 
 func (x *QueueStats) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[13]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1162,7 @@ func (x *QueueStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueStats.ProtoReflect.Descriptor instead.
 func (*QueueStats) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{13}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *QueueStats) GetBacklogAge() *durationpb.Duration {
@@ -950,7 +1217,7 @@ type DescribeQueueRequest struct {
 
 func (x *DescribeQueueRequest) Reset() {
 	*x = DescribeQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[14]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1229,7 @@ func (x *DescribeQueueRequest) String() string {
 func (*DescribeQueueRequest) ProtoMessage() {}
 
 func (x *DescribeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[14]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1242,7 @@ func (x *DescribeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeQueueRequest.ProtoReflect.Descriptor instead.
 func (*DescribeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{14}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DescribeQueueRequest) GetNamespace() string {
@@ -1000,13 +1267,14 @@ type DescribeQueueResponse struct {
 	// Who polled within the last 5 minutes.
 	Pollers       []*Poller               `protobuf:"bytes,4,rep,name=pollers,proto3" json:"pollers,omitempty"`
 	Partitions    []*PartitionDescription `protobuf:"bytes,5,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	Scaling       *QueueScalingStatus     `protobuf:"bytes,10,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeQueueResponse) Reset() {
 	*x = DescribeQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[15]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1286,7 @@ func (x *DescribeQueueResponse) String() string {
 func (*DescribeQueueResponse) ProtoMessage() {}
 
 func (x *DescribeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[15]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1299,7 @@ func (x *DescribeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeQueueResponse.ProtoReflect.Descriptor instead.
 func (*DescribeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{15}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DescribeQueueResponse) GetQueue() *Queue {
@@ -1069,6 +1337,13 @@ func (x *DescribeQueueResponse) GetPartitions() []*PartitionDescription {
 	return nil
 }
 
+func (x *DescribeQueueResponse) GetScaling() *QueueScalingStatus {
+	if x != nil {
+		return x.Scaling
+	}
+	return nil
+}
+
 type PauseQueueRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1079,7 +1354,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[16]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1366,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[16]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1379,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{16}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PauseQueueRequest) GetNamespace() string {
@@ -1130,7 +1405,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[17]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1417,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[17]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1430,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{17}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -1175,7 +1450,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[18]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1462,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[18]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1475,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{18}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResumeQueueRequest) GetNamespace() string {
@@ -1226,7 +1501,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[19]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1513,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[19]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1526,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{19}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -1272,7 +1547,7 @@ type PurgeQueueRequest struct {
 
 func (x *PurgeQueueRequest) Reset() {
 	*x = PurgeQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[20]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1559,7 @@ func (x *PurgeQueueRequest) String() string {
 func (*PurgeQueueRequest) ProtoMessage() {}
 
 func (x *PurgeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[20]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1572,7 @@ func (x *PurgeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeQueueRequest.ProtoReflect.Descriptor instead.
 func (*PurgeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{20}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PurgeQueueRequest) GetNamespace() string {
@@ -1331,7 +1606,7 @@ type PurgeQueueResponse struct {
 
 func (x *PurgeQueueResponse) Reset() {
 	*x = PurgeQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[21]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1618,7 @@ func (x *PurgeQueueResponse) String() string {
 func (*PurgeQueueResponse) ProtoMessage() {}
 
 func (x *PurgeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[21]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1631,7 @@ func (x *PurgeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeQueueResponse.ProtoReflect.Descriptor instead.
 func (*PurgeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{21}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PurgeQueueResponse) GetPurged() int64 {
@@ -1379,7 +1654,7 @@ type ListDeadTasksRequest struct {
 
 func (x *ListDeadTasksRequest) Reset() {
 	*x = ListDeadTasksRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[22]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1666,7 @@ func (x *ListDeadTasksRequest) String() string {
 func (*ListDeadTasksRequest) ProtoMessage() {}
 
 func (x *ListDeadTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[22]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1679,7 @@ func (x *ListDeadTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListDeadTasksRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{22}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListDeadTasksRequest) GetNamespace() string {
@@ -1445,7 +1720,7 @@ type ListDeadTasksResponse struct {
 
 func (x *ListDeadTasksResponse) Reset() {
 	*x = ListDeadTasksResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[23]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1732,7 @@ func (x *ListDeadTasksResponse) String() string {
 func (*ListDeadTasksResponse) ProtoMessage() {}
 
 func (x *ListDeadTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[23]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1745,7 @@ func (x *ListDeadTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListDeadTasksResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{23}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListDeadTasksResponse) GetTasks() []*Task {
@@ -1501,7 +1776,7 @@ type RedriveDeadTasksRequest struct {
 
 func (x *RedriveDeadTasksRequest) Reset() {
 	*x = RedriveDeadTasksRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[24]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1788,7 @@ func (x *RedriveDeadTasksRequest) String() string {
 func (*RedriveDeadTasksRequest) ProtoMessage() {}
 
 func (x *RedriveDeadTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[24]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1801,7 @@ func (x *RedriveDeadTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveDeadTasksRequest.ProtoReflect.Descriptor instead.
 func (*RedriveDeadTasksRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{24}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RedriveDeadTasksRequest) GetNamespace() string {
@@ -1566,7 +1841,7 @@ type RedriveDeadTasksResponse struct {
 
 func (x *RedriveDeadTasksResponse) Reset() {
 	*x = RedriveDeadTasksResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[25]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1853,7 @@ func (x *RedriveDeadTasksResponse) String() string {
 func (*RedriveDeadTasksResponse) ProtoMessage() {}
 
 func (x *RedriveDeadTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[25]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,12 +1866,66 @@ func (x *RedriveDeadTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveDeadTasksResponse.ProtoReflect.Descriptor instead.
 func (*RedriveDeadTasksResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{25}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RedriveDeadTasksResponse) GetRedriven() int64 {
 	if x != nil {
 		return x.Redriven
+	}
+	return 0
+}
+
+// Rule is a rate of added tasks per second for one partition, over a window of
+// 1 s to 1 h.
+type QueueScaling_Rule struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Window        *durationpb.Duration   `protobuf:"bytes,1,opt,name=window,proto3" json:"window,omitempty"`
+	Rate          float64                `protobuf:"fixed64,2,opt,name=rate,proto3" json:"rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueScaling_Rule) Reset() {
+	*x = QueueScaling_Rule{}
+	mi := &file_switchyard_v1_queue_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueScaling_Rule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueScaling_Rule) ProtoMessage() {}
+
+func (x *QueueScaling_Rule) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_queue_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueScaling_Rule.ProtoReflect.Descriptor instead.
+func (*QueueScaling_Rule) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{1, 0}
+}
+
+func (x *QueueScaling_Rule) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *QueueScaling_Rule) GetRate() float64 {
+	if x != nil {
+		return x.Rate
 	}
 	return 0
 }
@@ -1611,7 +1940,7 @@ type ListQueuesResponse_Entry struct {
 
 func (x *ListQueuesResponse_Entry) Reset() {
 	*x = ListQueuesResponse_Entry{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[26]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1623,7 +1952,7 @@ func (x *ListQueuesResponse_Entry) String() string {
 func (*ListQueuesResponse_Entry) ProtoMessage() {}
 
 func (x *ListQueuesResponse_Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[26]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1636,7 +1965,7 @@ func (x *ListQueuesResponse_Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesResponse_Entry.ProtoReflect.Descriptor instead.
 func (*ListQueuesResponse_Entry) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{9, 0}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{11, 0}
 }
 
 func (x *ListQueuesResponse_Entry) GetQueue() *Queue {
@@ -1657,7 +1986,7 @@ var File_switchyard_v1_queue_proto protoreflect.FileDescriptor
 
 const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x19switchyard/v1/queue.proto\x12\rswitchyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18switchyard/v1/task.proto\"\xf9\x01\n" +
+	"\x19switchyard/v1/queue.proto\x12\rswitchyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18switchyard/v1/task.proto\"\xb0\x02\n" +
 	"\vQueueConfig\x128\n" +
 	"\n" +
 	"lease_time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\tleaseTime\x12!\n" +
@@ -1667,7 +1996,33 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"timeToLive\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x05 \x01(\x05R\n" +
-	"partitions\"\xeb\x02\n" +
+	"partitions\x125\n" +
+	"\ascaling\x18\n" +
+	" \x01(\v2\x1b.switchyard.v1.QueueScalingR\ascaling\"\xa7\x04\n" +
+	"\fQueueScaling\x124\n" +
+	"\x04mode\x18\x01 \x01(\x0e2 .switchyard.v1.QueueScaling.ModeR\x04mode\x12%\n" +
+	"\x0emin_partitions\x18\x02 \x01(\x05R\rminPartitions\x12%\n" +
+	"\x0emax_partitions\x18\x03 \x01(\x05R\rmaxPartitions\x12)\n" +
+	"\x10fixed_partitions\x18\x04 \x01(\x05R\x0ffixedPartitions\x120\n" +
+	"\x02up\x18\x05 \x03(\v2 .switchyard.v1.QueueScaling.RuleR\x02up\x124\n" +
+	"\x04down\x18\x06 \x03(\v2 .switchyard.v1.QueueScaling.RuleR\x04down\x12!\n" +
+	"\fbacklog_base\x18\a \x01(\x03R\vbacklogBase\x12#\n" +
+	"\rbacklog_reset\x18\b \x01(\x03R\fbacklogReset\x12\x1f\n" +
+	"\vbacklog_cap\x18\t \x01(\x03R\n" +
+	"backlogCap\x1aM\n" +
+	"\x04Rule\x121\n" +
+	"\x06window\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06window\x12\x12\n" +
+	"\x04rate\x18\x02 \x01(\x01R\x04rate\"H\n" +
+	"\x04Mode\x12\x14\n" +
+	"\x10MODE_UNSPECIFIED\x10\x00\x12\f\n" +
+	"\bMODE_OFF\x10\x01\x12\v\n" +
+	"\aMODE_ON\x10\x02\x12\x0f\n" +
+	"\vMODE_SHADOW\x10\x03\"\x86\x01\n" +
+	"\x12QueueScalingStatus\x12\x16\n" +
+	"\x06target\x18\x01 \x01(\x05R\x06target\x12\x18\n" +
+	"\alargest\x18\x02 \x01(\x05R\alargest\x12#\n" +
+	"\rshadow_target\x18\x03 \x01(\x05R\fshadowTarget\x12\x19\n" +
+	"\badd_rate\x18\x04 \x01(\x01R\aaddRate\"\x90\x03\n" +
 	"\x05Queue\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
@@ -1679,7 +2034,9 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"updated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12)\n" +
 	"\x10write_partitions\x18\a \x01(\x05R\x0fwritePartitions\x12'\n" +
 	"\x0fread_partitions\x18\b \x01(\x05R\x0ereadPartitions\x12\x1a\n" +
-	"\bdeleting\x18\t \x01(\bR\bdeleting\"|\n" +
+	"\bdeleting\x18\t \x01(\bR\bdeleting\x12#\n" +
+	"\rscaling_state\x18\n" +
+	" \x01(\fR\fscalingState\"|\n" +
 	"\x12CreateQueueRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x122\n" +
@@ -1737,7 +2094,7 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\x10sync_match_share\x18\x06 \x01(\x01R\x0esyncMatchShare\"J\n" +
 	"\x14DescribeQueueRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
-	"\x05queue\x18\x02 \x01(\tR\x05queue\"\x9e\x02\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\"\xdb\x02\n" +
 	"\x15DescribeQueueResponse\x12*\n" +
 	"\x05queue\x18\x01 \x01(\v2\x14.switchyard.v1.QueueR\x05queue\x122\n" +
 	"\x06counts\x18\x02 \x01(\v2\x1a.switchyard.v1.QueueCountsR\x06counts\x12/\n" +
@@ -1745,7 +2102,9 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\apollers\x18\x04 \x03(\v2\x15.switchyard.v1.PollerR\apollers\x12C\n" +
 	"\n" +
 	"partitions\x18\x05 \x03(\v2#.switchyard.v1.PartitionDescriptionR\n" +
-	"partitions\"G\n" +
+	"partitions\x12;\n" +
+	"\ascaling\x18\n" +
+	" \x01(\v2!.switchyard.v1.QueueScalingStatusR\ascaling\"G\n" +
 	"\x11PauseQueueRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\"@\n" +
@@ -1805,92 +2164,103 @@ func file_switchyard_v1_queue_proto_rawDescGZIP() []byte {
 	return file_switchyard_v1_queue_proto_rawDescData
 }
 
-var file_switchyard_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_switchyard_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_switchyard_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_switchyard_v1_queue_proto_goTypes = []any{
-	(*QueueConfig)(nil),              // 0: switchyard.v1.QueueConfig
-	(*Queue)(nil),                    // 1: switchyard.v1.Queue
-	(*CreateQueueRequest)(nil),       // 2: switchyard.v1.CreateQueueRequest
-	(*CreateQueueResponse)(nil),      // 3: switchyard.v1.CreateQueueResponse
-	(*UpdateQueueRequest)(nil),       // 4: switchyard.v1.UpdateQueueRequest
-	(*UpdateQueueResponse)(nil),      // 5: switchyard.v1.UpdateQueueResponse
-	(*DeleteQueueRequest)(nil),       // 6: switchyard.v1.DeleteQueueRequest
-	(*DeleteQueueResponse)(nil),      // 7: switchyard.v1.DeleteQueueResponse
-	(*ListQueuesRequest)(nil),        // 8: switchyard.v1.ListQueuesRequest
-	(*ListQueuesResponse)(nil),       // 9: switchyard.v1.ListQueuesResponse
-	(*QueueCounts)(nil),              // 10: switchyard.v1.QueueCounts
-	(*Poller)(nil),                   // 11: switchyard.v1.Poller
-	(*PartitionDescription)(nil),     // 12: switchyard.v1.PartitionDescription
-	(*QueueStats)(nil),               // 13: switchyard.v1.QueueStats
-	(*DescribeQueueRequest)(nil),     // 14: switchyard.v1.DescribeQueueRequest
-	(*DescribeQueueResponse)(nil),    // 15: switchyard.v1.DescribeQueueResponse
-	(*PauseQueueRequest)(nil),        // 16: switchyard.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),       // 17: switchyard.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),       // 18: switchyard.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),      // 19: switchyard.v1.ResumeQueueResponse
-	(*PurgeQueueRequest)(nil),        // 20: switchyard.v1.PurgeQueueRequest
-	(*PurgeQueueResponse)(nil),       // 21: switchyard.v1.PurgeQueueResponse
-	(*ListDeadTasksRequest)(nil),     // 22: switchyard.v1.ListDeadTasksRequest
-	(*ListDeadTasksResponse)(nil),    // 23: switchyard.v1.ListDeadTasksResponse
-	(*RedriveDeadTasksRequest)(nil),  // 24: switchyard.v1.RedriveDeadTasksRequest
-	(*RedriveDeadTasksResponse)(nil), // 25: switchyard.v1.RedriveDeadTasksResponse
-	(*ListQueuesResponse_Entry)(nil), // 26: switchyard.v1.ListQueuesResponse.Entry
-	(*durationpb.Duration)(nil),      // 27: google.protobuf.Duration
-	(*RetryPolicy)(nil),              // 28: switchyard.v1.RetryPolicy
-	(*timestamppb.Timestamp)(nil),    // 29: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),    // 30: google.protobuf.FieldMask
-	(*Task)(nil),                     // 31: switchyard.v1.Task
+	(QueueScaling_Mode)(0),           // 0: switchyard.v1.QueueScaling.Mode
+	(*QueueConfig)(nil),              // 1: switchyard.v1.QueueConfig
+	(*QueueScaling)(nil),             // 2: switchyard.v1.QueueScaling
+	(*QueueScalingStatus)(nil),       // 3: switchyard.v1.QueueScalingStatus
+	(*Queue)(nil),                    // 4: switchyard.v1.Queue
+	(*CreateQueueRequest)(nil),       // 5: switchyard.v1.CreateQueueRequest
+	(*CreateQueueResponse)(nil),      // 6: switchyard.v1.CreateQueueResponse
+	(*UpdateQueueRequest)(nil),       // 7: switchyard.v1.UpdateQueueRequest
+	(*UpdateQueueResponse)(nil),      // 8: switchyard.v1.UpdateQueueResponse
+	(*DeleteQueueRequest)(nil),       // 9: switchyard.v1.DeleteQueueRequest
+	(*DeleteQueueResponse)(nil),      // 10: switchyard.v1.DeleteQueueResponse
+	(*ListQueuesRequest)(nil),        // 11: switchyard.v1.ListQueuesRequest
+	(*ListQueuesResponse)(nil),       // 12: switchyard.v1.ListQueuesResponse
+	(*QueueCounts)(nil),              // 13: switchyard.v1.QueueCounts
+	(*Poller)(nil),                   // 14: switchyard.v1.Poller
+	(*PartitionDescription)(nil),     // 15: switchyard.v1.PartitionDescription
+	(*QueueStats)(nil),               // 16: switchyard.v1.QueueStats
+	(*DescribeQueueRequest)(nil),     // 17: switchyard.v1.DescribeQueueRequest
+	(*DescribeQueueResponse)(nil),    // 18: switchyard.v1.DescribeQueueResponse
+	(*PauseQueueRequest)(nil),        // 19: switchyard.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),       // 20: switchyard.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),       // 21: switchyard.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),      // 22: switchyard.v1.ResumeQueueResponse
+	(*PurgeQueueRequest)(nil),        // 23: switchyard.v1.PurgeQueueRequest
+	(*PurgeQueueResponse)(nil),       // 24: switchyard.v1.PurgeQueueResponse
+	(*ListDeadTasksRequest)(nil),     // 25: switchyard.v1.ListDeadTasksRequest
+	(*ListDeadTasksResponse)(nil),    // 26: switchyard.v1.ListDeadTasksResponse
+	(*RedriveDeadTasksRequest)(nil),  // 27: switchyard.v1.RedriveDeadTasksRequest
+	(*RedriveDeadTasksResponse)(nil), // 28: switchyard.v1.RedriveDeadTasksResponse
+	(*QueueScaling_Rule)(nil),        // 29: switchyard.v1.QueueScaling.Rule
+	(*ListQueuesResponse_Entry)(nil), // 30: switchyard.v1.ListQueuesResponse.Entry
+	(*durationpb.Duration)(nil),      // 31: google.protobuf.Duration
+	(*RetryPolicy)(nil),              // 32: switchyard.v1.RetryPolicy
+	(*timestamppb.Timestamp)(nil),    // 33: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),    // 34: google.protobuf.FieldMask
+	(*Task)(nil),                     // 35: switchyard.v1.Task
 }
 var file_switchyard_v1_queue_proto_depIdxs = []int32{
-	27, // 0: switchyard.v1.QueueConfig.lease_time:type_name -> google.protobuf.Duration
-	28, // 1: switchyard.v1.QueueConfig.retry:type_name -> switchyard.v1.RetryPolicy
-	27, // 2: switchyard.v1.QueueConfig.time_to_live:type_name -> google.protobuf.Duration
-	0,  // 3: switchyard.v1.Queue.config:type_name -> switchyard.v1.QueueConfig
-	29, // 4: switchyard.v1.Queue.created_at:type_name -> google.protobuf.Timestamp
-	29, // 5: switchyard.v1.Queue.updated_at:type_name -> google.protobuf.Timestamp
-	0,  // 6: switchyard.v1.CreateQueueRequest.config:type_name -> switchyard.v1.QueueConfig
-	1,  // 7: switchyard.v1.CreateQueueResponse.queue:type_name -> switchyard.v1.Queue
-	0,  // 8: switchyard.v1.UpdateQueueRequest.config:type_name -> switchyard.v1.QueueConfig
-	30, // 9: switchyard.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	1,  // 10: switchyard.v1.UpdateQueueResponse.queue:type_name -> switchyard.v1.Queue
-	26, // 11: switchyard.v1.ListQueuesResponse.queues:type_name -> switchyard.v1.ListQueuesResponse.Entry
-	29, // 12: switchyard.v1.Poller.last_poll_at:type_name -> google.protobuf.Timestamp
-	10, // 13: switchyard.v1.PartitionDescription.counts:type_name -> switchyard.v1.QueueCounts
-	27, // 14: switchyard.v1.QueueStats.backlog_age:type_name -> google.protobuf.Duration
-	1,  // 15: switchyard.v1.DescribeQueueResponse.queue:type_name -> switchyard.v1.Queue
-	10, // 16: switchyard.v1.DescribeQueueResponse.counts:type_name -> switchyard.v1.QueueCounts
-	13, // 17: switchyard.v1.DescribeQueueResponse.stats:type_name -> switchyard.v1.QueueStats
-	11, // 18: switchyard.v1.DescribeQueueResponse.pollers:type_name -> switchyard.v1.Poller
-	12, // 19: switchyard.v1.DescribeQueueResponse.partitions:type_name -> switchyard.v1.PartitionDescription
-	1,  // 20: switchyard.v1.PauseQueueResponse.queue:type_name -> switchyard.v1.Queue
-	1,  // 21: switchyard.v1.ResumeQueueResponse.queue:type_name -> switchyard.v1.Queue
-	31, // 22: switchyard.v1.ListDeadTasksResponse.tasks:type_name -> switchyard.v1.Task
-	1,  // 23: switchyard.v1.ListQueuesResponse.Entry.queue:type_name -> switchyard.v1.Queue
-	10, // 24: switchyard.v1.ListQueuesResponse.Entry.counts:type_name -> switchyard.v1.QueueCounts
-	2,  // 25: switchyard.v1.QueueService.CreateQueue:input_type -> switchyard.v1.CreateQueueRequest
-	4,  // 26: switchyard.v1.QueueService.UpdateQueue:input_type -> switchyard.v1.UpdateQueueRequest
-	6,  // 27: switchyard.v1.QueueService.DeleteQueue:input_type -> switchyard.v1.DeleteQueueRequest
-	8,  // 28: switchyard.v1.QueueService.ListQueues:input_type -> switchyard.v1.ListQueuesRequest
-	14, // 29: switchyard.v1.QueueService.DescribeQueue:input_type -> switchyard.v1.DescribeQueueRequest
-	16, // 30: switchyard.v1.QueueService.PauseQueue:input_type -> switchyard.v1.PauseQueueRequest
-	18, // 31: switchyard.v1.QueueService.ResumeQueue:input_type -> switchyard.v1.ResumeQueueRequest
-	20, // 32: switchyard.v1.QueueService.PurgeQueue:input_type -> switchyard.v1.PurgeQueueRequest
-	22, // 33: switchyard.v1.QueueService.ListDeadTasks:input_type -> switchyard.v1.ListDeadTasksRequest
-	24, // 34: switchyard.v1.QueueService.RedriveDeadTasks:input_type -> switchyard.v1.RedriveDeadTasksRequest
-	3,  // 35: switchyard.v1.QueueService.CreateQueue:output_type -> switchyard.v1.CreateQueueResponse
-	5,  // 36: switchyard.v1.QueueService.UpdateQueue:output_type -> switchyard.v1.UpdateQueueResponse
-	7,  // 37: switchyard.v1.QueueService.DeleteQueue:output_type -> switchyard.v1.DeleteQueueResponse
-	9,  // 38: switchyard.v1.QueueService.ListQueues:output_type -> switchyard.v1.ListQueuesResponse
-	15, // 39: switchyard.v1.QueueService.DescribeQueue:output_type -> switchyard.v1.DescribeQueueResponse
-	17, // 40: switchyard.v1.QueueService.PauseQueue:output_type -> switchyard.v1.PauseQueueResponse
-	19, // 41: switchyard.v1.QueueService.ResumeQueue:output_type -> switchyard.v1.ResumeQueueResponse
-	21, // 42: switchyard.v1.QueueService.PurgeQueue:output_type -> switchyard.v1.PurgeQueueResponse
-	23, // 43: switchyard.v1.QueueService.ListDeadTasks:output_type -> switchyard.v1.ListDeadTasksResponse
-	25, // 44: switchyard.v1.QueueService.RedriveDeadTasks:output_type -> switchyard.v1.RedriveDeadTasksResponse
-	35, // [35:45] is the sub-list for method output_type
-	25, // [25:35] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	31, // 0: switchyard.v1.QueueConfig.lease_time:type_name -> google.protobuf.Duration
+	32, // 1: switchyard.v1.QueueConfig.retry:type_name -> switchyard.v1.RetryPolicy
+	31, // 2: switchyard.v1.QueueConfig.time_to_live:type_name -> google.protobuf.Duration
+	2,  // 3: switchyard.v1.QueueConfig.scaling:type_name -> switchyard.v1.QueueScaling
+	0,  // 4: switchyard.v1.QueueScaling.mode:type_name -> switchyard.v1.QueueScaling.Mode
+	29, // 5: switchyard.v1.QueueScaling.up:type_name -> switchyard.v1.QueueScaling.Rule
+	29, // 6: switchyard.v1.QueueScaling.down:type_name -> switchyard.v1.QueueScaling.Rule
+	1,  // 7: switchyard.v1.Queue.config:type_name -> switchyard.v1.QueueConfig
+	33, // 8: switchyard.v1.Queue.created_at:type_name -> google.protobuf.Timestamp
+	33, // 9: switchyard.v1.Queue.updated_at:type_name -> google.protobuf.Timestamp
+	1,  // 10: switchyard.v1.CreateQueueRequest.config:type_name -> switchyard.v1.QueueConfig
+	4,  // 11: switchyard.v1.CreateQueueResponse.queue:type_name -> switchyard.v1.Queue
+	1,  // 12: switchyard.v1.UpdateQueueRequest.config:type_name -> switchyard.v1.QueueConfig
+	34, // 13: switchyard.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	4,  // 14: switchyard.v1.UpdateQueueResponse.queue:type_name -> switchyard.v1.Queue
+	30, // 15: switchyard.v1.ListQueuesResponse.queues:type_name -> switchyard.v1.ListQueuesResponse.Entry
+	33, // 16: switchyard.v1.Poller.last_poll_at:type_name -> google.protobuf.Timestamp
+	13, // 17: switchyard.v1.PartitionDescription.counts:type_name -> switchyard.v1.QueueCounts
+	31, // 18: switchyard.v1.QueueStats.backlog_age:type_name -> google.protobuf.Duration
+	4,  // 19: switchyard.v1.DescribeQueueResponse.queue:type_name -> switchyard.v1.Queue
+	13, // 20: switchyard.v1.DescribeQueueResponse.counts:type_name -> switchyard.v1.QueueCounts
+	16, // 21: switchyard.v1.DescribeQueueResponse.stats:type_name -> switchyard.v1.QueueStats
+	14, // 22: switchyard.v1.DescribeQueueResponse.pollers:type_name -> switchyard.v1.Poller
+	15, // 23: switchyard.v1.DescribeQueueResponse.partitions:type_name -> switchyard.v1.PartitionDescription
+	3,  // 24: switchyard.v1.DescribeQueueResponse.scaling:type_name -> switchyard.v1.QueueScalingStatus
+	4,  // 25: switchyard.v1.PauseQueueResponse.queue:type_name -> switchyard.v1.Queue
+	4,  // 26: switchyard.v1.ResumeQueueResponse.queue:type_name -> switchyard.v1.Queue
+	35, // 27: switchyard.v1.ListDeadTasksResponse.tasks:type_name -> switchyard.v1.Task
+	31, // 28: switchyard.v1.QueueScaling.Rule.window:type_name -> google.protobuf.Duration
+	4,  // 29: switchyard.v1.ListQueuesResponse.Entry.queue:type_name -> switchyard.v1.Queue
+	13, // 30: switchyard.v1.ListQueuesResponse.Entry.counts:type_name -> switchyard.v1.QueueCounts
+	5,  // 31: switchyard.v1.QueueService.CreateQueue:input_type -> switchyard.v1.CreateQueueRequest
+	7,  // 32: switchyard.v1.QueueService.UpdateQueue:input_type -> switchyard.v1.UpdateQueueRequest
+	9,  // 33: switchyard.v1.QueueService.DeleteQueue:input_type -> switchyard.v1.DeleteQueueRequest
+	11, // 34: switchyard.v1.QueueService.ListQueues:input_type -> switchyard.v1.ListQueuesRequest
+	17, // 35: switchyard.v1.QueueService.DescribeQueue:input_type -> switchyard.v1.DescribeQueueRequest
+	19, // 36: switchyard.v1.QueueService.PauseQueue:input_type -> switchyard.v1.PauseQueueRequest
+	21, // 37: switchyard.v1.QueueService.ResumeQueue:input_type -> switchyard.v1.ResumeQueueRequest
+	23, // 38: switchyard.v1.QueueService.PurgeQueue:input_type -> switchyard.v1.PurgeQueueRequest
+	25, // 39: switchyard.v1.QueueService.ListDeadTasks:input_type -> switchyard.v1.ListDeadTasksRequest
+	27, // 40: switchyard.v1.QueueService.RedriveDeadTasks:input_type -> switchyard.v1.RedriveDeadTasksRequest
+	6,  // 41: switchyard.v1.QueueService.CreateQueue:output_type -> switchyard.v1.CreateQueueResponse
+	8,  // 42: switchyard.v1.QueueService.UpdateQueue:output_type -> switchyard.v1.UpdateQueueResponse
+	10, // 43: switchyard.v1.QueueService.DeleteQueue:output_type -> switchyard.v1.DeleteQueueResponse
+	12, // 44: switchyard.v1.QueueService.ListQueues:output_type -> switchyard.v1.ListQueuesResponse
+	18, // 45: switchyard.v1.QueueService.DescribeQueue:output_type -> switchyard.v1.DescribeQueueResponse
+	20, // 46: switchyard.v1.QueueService.PauseQueue:output_type -> switchyard.v1.PauseQueueResponse
+	22, // 47: switchyard.v1.QueueService.ResumeQueue:output_type -> switchyard.v1.ResumeQueueResponse
+	24, // 48: switchyard.v1.QueueService.PurgeQueue:output_type -> switchyard.v1.PurgeQueueResponse
+	26, // 49: switchyard.v1.QueueService.ListDeadTasks:output_type -> switchyard.v1.ListDeadTasksResponse
+	28, // 50: switchyard.v1.QueueService.RedriveDeadTasks:output_type -> switchyard.v1.RedriveDeadTasksResponse
+	41, // [41:51] is the sub-list for method output_type
+	31, // [31:41] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_v1_queue_proto_init() }
@@ -1904,13 +2274,14 @@ func file_switchyard_v1_queue_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_v1_queue_proto_rawDesc), len(file_switchyard_v1_queue_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   27,
+			NumEnums:      1,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_switchyard_v1_queue_proto_goTypes,
 		DependencyIndexes: file_switchyard_v1_queue_proto_depIdxs,
+		EnumInfos:         file_switchyard_v1_queue_proto_enumTypes,
 		MessageInfos:      file_switchyard_v1_queue_proto_msgTypes,
 	}.Build()
 	File_switchyard_v1_queue_proto = out.File
