@@ -2,14 +2,10 @@ package scaling
 
 import (
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"testing"
 	"time"
 )
-
-// floorLog is a plain one-byte size for tests; the product has a finer one.
-func floorLog(value int64, _ byte) byte { return byte(bits.Len64(uint64(max(value, 0)))) }
 
 // partition is one of a fleet: it has tasks, and the counts that it has heard of.
 type partition struct {
@@ -45,7 +41,7 @@ func newFleet(t testing.TB, seed uint64, s Settings) *fleet {
 
 // load is what happens when the root gets another owner.
 func (f *fleet) load() {
-	m, err := New(f.set, floorLog, f.row, f.now, f.rng.Uint64())
+	m, err := New(f.set, f.row, f.now, f.rng.Uint64())
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -17,7 +17,6 @@ const (
 // now are nanoseconds of one clock that does not jump.
 type Manager struct {
 	set   Settings
-	level func(value int64, before byte) byte
 	st    state
 	rates rates
 
@@ -30,10 +29,10 @@ type Manager struct {
 	shadow    int32 // what On would have as the target; 0 for nothing
 }
 
-// New makes the manager of a queue from what is stored, nil for nothing. level turns
-// a backlog into one byte, given the byte before; random is 64 random bits.
-func New(s Settings, level func(value int64, before byte) byte, row []byte, now int64, random uint64) (*Manager, error) {
-	m := &Manager{level: level, changedAt: now, targetAt: now}
+// New makes the manager of a queue from what is stored, nil for nothing.
+// random is 64 random bits.
+func New(s Settings, row []byte, now int64, random uint64) (*Manager, error) {
+	m := &Manager{changedAt: now, targetAt: now}
 	if len(row) > 0 {
 		if err := m.st.decode(row); err != nil {
 			return nil, err
@@ -163,11 +162,33 @@ func (m *Manager) Answer(now int64, r Report) {
 	if !m.st.managed() {
 		return
 	}
-	m.st.levels[r.Partition] = m.level(max(r.Backlog, 0), m.st.levels[r.Partition])
-	if r.Empty && r.Partition >= m.st.write && now-m.changedAt >= int64(m.set.DrainBuffer) &&
+	m.st.levels[r.Partition] = NextLevel(r.Backlog, m.st.levels[r.Partition])
+	if r.Empty && m.Draining(now, r.Partition) &&
 		r.Version == m.st.version && r.Read == m.st.read && r.Write == m.st.write {
 		m.empty.set(r.Partition)
 	}
+}
+
+// Draining says whether a partition takes no new tasks and has not for so long that
+// it can count as empty.
+func (m *Manager) Draining(now int64, partition int32) bool {
+	return m.st.managed() && partition >= m.st.write && partition < m.st.read && now-m.changedAt >= int64(m.set.DrainBuffer)
+}
+
+// Rate is how many tasks are added per second, over the shortest window; 0 before it
+// has been observed in full.
+func (m *Manager) Rate(now int64) float64 {
+	var least *window
+	for _, w := range m.rates.windows {
+		if least == nil || w.length < least.length {
+			least = w
+		}
+	}
+	if least == nil {
+		return 0
+	}
+	rate, _ := least.rate(now)
+	return rate
 }
 
 // Proposal is a change that takes effect with Commit.
