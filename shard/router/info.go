@@ -1,12 +1,20 @@
 package router
 
 import (
+	"cmp"
+	"context"
 	"fmt"
-	"sort"
+	"slices"
+	"sync"
+	"time"
 
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine"
 )
+
+// infoTime bounds how long Info waits for a member.
+const infoTime = 2 * time.Second
 
 // Level says how bad things are. The numbers are those of vshard.
 type Level int
@@ -17,7 +25,7 @@ const (
 	Green Level = 0
 	// Yellow: something should be looked at.
 	Yellow Level = 1
-	// Orange: something does not work at the moment.
+	// Orange: something does not work at the moment, or one more failure would be too many.
 	Orange Level = 2
 	// Red: some buckets cannot be used.
 	Red Level = 3
@@ -48,7 +56,7 @@ type Alert struct {
 	Text string
 }
 
-// Info is the condition of the store as the router sees it.
+// Info is the condition of the store.
 type Info struct {
 	// Level is the highest level of the alerts.
 	Level  Level
@@ -59,11 +67,12 @@ type Info struct {
 	ReplicaSets []ReplicaSetInfo
 }
 
-// BucketInfo counts buckets. The four add up to the bucket count.
+// BucketInfo counts buckets. The four add up to the bucket count, unless a bucket is on more
+// than one replica set.
 type BucketInfo struct {
 	// ReadWrite can be read and written, ReadOnly only read.
 	ReadWrite, ReadOnly int
-	// Unreachable are on a replica set that does not answer, or on the move.
+	// Unreachable are on a replica set that does not answer.
 	Unreachable int
 	// Unknown are nowhere as far as is known.
 	Unknown int
@@ -71,55 +80,163 @@ type BucketInfo struct {
 
 // ReplicaSetInfo is the condition of one replica set.
 type ReplicaSetInfo struct {
-	Name    string
-	Status  engine.Status
+	Name string
+	// Master is the id of its master, empty when it has none that answers.
+	Master string
+	// Status is the condition of the master's engine or, when there is no master, of that of
+	// a member that answers.
+	Status engine.Status
+	// Weight and Locked are what the rebalancer goes by.
+	Weight float64
+	Locked bool
+	// Buckets counts its buckets by state.
 	Buckets map[shard.State]int
+	// Members are all of them.
+	Members []MemberInfo
+	// Moves are the moves of buckets that its master looks after.
+	Moves []*v1.BucketMove
+	// Known are the replica sets that it has ever seen and that were not forgotten.
+	Known []string
 }
 
-// Info asks every replica set for its condition now.
-func (r *Router) Info() Info {
-	info := Info{}
-	alert := func(l Level, code shard.Code, set, format string, args ...any) {
-		info.Alerts = append(info.Alerts, Alert{l, code, set, fmt.Sprintf(format, args...)})
-		info.Level = max(info.Level, l)
+// MemberInfo is the condition of one member.
+type MemberInfo struct {
+	Member
+	// Err is why it does not answer, else nil; then the rest is unknown.
+	Err error
+	// State is what its engine can do.
+	State engine.State
+	// Applied is the number of the last command that it has.
+	Applied uint64
+	// Lag is how many commands it is behind the master.
+	Lag uint64
+	// Warning is what its operator should look at, or empty.
+	Warning string
+}
+
+// Info asks every member of every replica set for its condition now, all at once, and waits for
+// those that do not answer for 2 s at most.
+func (r *Router) Info(ctx context.Context) Info {
+	ctx, cancel := context.WithTimeout(ctx, infoTime)
+	defer cancel()
+	sets := r.all()
+	found := make([]inspection, len(sets))
+	var wg sync.WaitGroup
+	for i, s := range sets {
+		wg.Go(func() { found[i] = inspect(ctx, s) })
 	}
-	placed := 0
-	for _, k := range r.known {
-		st, counts := k.set.Status(), k.set.BucketCounts()
-		info.ReplicaSets = append(info.ReplicaSets, ReplicaSetInfo{k.name, st, counts})
-		rw := counts[shard.Active] + counts[shard.Pinned]
-		ro := counts[shard.ReadOnly] + counts[shard.Sending]
-		moving := counts[shard.Receiving]
-		placed += rw + ro + moving
-		info.Buckets.Unreachable += moving
-		switch st.State {
-		case engine.Master:
-			info.Buckets.ReadWrite += rw
-			info.Buckets.ReadOnly += ro
-		case engine.Starting, engine.Replica:
-			info.Buckets.Unreachable += rw + ro
-			alert(Orange, shard.MissingMaster, k.name, "the replica set has no master yet")
-		case engine.Failed:
-			info.Buckets.Unreachable += rw + ro
-			alert(Red, shard.StoreFailed, k.name, "%v", st.Err)
-		default:
-			info.Buckets.Unreachable += rw + ro
-			alert(Red, shard.UnreachableMaster, k.name, "the store is %v", st.State)
+	wg.Wait()
+	slices.SortFunc(found, func(a, b inspection) int { return cmp.Compare(a.Name, b.Name) })
+	i := &inspector{
+		bucketCount: int(r.count), owner: make([]string, r.count+1), readOnly: make([]bool, r.count+1), masterless: map[string]bool{},
+		distance: func(m Member) int { return r.opts.ZoneDistance(r.opts.Zone, m.Zone) },
+		route: func(b int) string {
+			if s := r.routes[b].Load(); s != nil {
+				return s.name
+			}
+			return ""
+		},
+	}
+	for _, f := range found {
+		i.set(f)
+	}
+	i.buckets()
+	slices.SortStableFunc(i.info.Alerts, func(a, b Alert) int { return cmp.Compare(b.Level, a.Level) })
+	for _, a := range i.info.Alerts {
+		i.info.Level = max(i.info.Level, a.Level)
+	}
+	return i.info
+}
+
+// inspection is what a replica set's members say.
+type inspection struct {
+	ReplicaSetInfo
+	whole  bool // its one member is in this process
+	ranges []*v1.BucketRange
+	wrong  []error // answers of members that are not of this cluster
+}
+
+// inspect asks a replica set's members.
+func inspect(ctx context.Context, s *replicaSet) inspection {
+	members := *s.members.Load()
+	out := inspection{ReplicaSetInfo: ReplicaSetInfo{Name: s.name, Members: make([]MemberInfo, len(members))}, whole: s.whole != nil}
+	infos := make([]*v1.StorageInfoResponse, len(members))
+	ranges := make([][]*v1.BucketRange, len(members))
+	var wg sync.WaitGroup
+	for i, m := range members {
+		out.Members[i].Member = m.Member
+		wg.Go(func() {
+			infos[i], ranges[i], out.Members[i].Err = m.inspect(ctx)
+		})
+	}
+	wg.Wait()
+	best := -1
+	for i, info := range infos {
+		if info == nil {
+			continue
 		}
-		if st.Warning != "" {
-			alert(Yellow, shard.StoreFailed, k.name, "%s", st.Warning)
+		out.Members[i].State = engine.State(info.GetEngineState())
+		out.Members[i].Applied = info.GetApplied()
+		out.Members[i].Warning = info.GetWarning()
+		isMaster := out.Members[i].State == engine.Master
+		switch {
+		case best < 0,
+			isMaster && (out.Members[best].State != engine.Master || info.GetTerm() > infos[best].GetTerm()):
+			best = i
 		}
 	}
-	switch info.Buckets.Unknown = max(int(r.BucketCount())-placed, 0); {
-	case info.Buckets.Unknown == int(r.BucketCount()):
-		alert(Red, shard.UnknownBuckets, "", "no replica set has a bucket: the store is not bootstrapped")
-	case info.Buckets.Unknown > 0:
-		alert(Yellow, shard.UnknownBuckets, "", "%d of %d buckets are on no replica set that is known", info.Buckets.Unknown, r.BucketCount())
+	if best < 0 {
+		return out
 	}
-	if placed > int(r.BucketCount()) {
-		alert(Yellow, shard.BucketIsCorrupted, "", "%d buckets are on more than one replica set", placed-int(r.BucketCount()))
+	info := infos[best]
+	if out.Members[best].State == engine.Master {
+		out.Master = members[best].ID
+		out.ranges = ranges[best]
 	}
-	sort.Slice(info.ReplicaSets, func(i, j int) bool { return info.ReplicaSets[i].Name < info.ReplicaSets[j].Name })
-	sort.SliceStable(info.Alerts, func(i, j int) bool { return info.Alerts[i].Level > info.Alerts[j].Level })
-	return info
+	out.Status = engineStatus(info)
+	out.Weight, out.Locked = info.GetWeight(), info.GetLocked()
+	out.Moves, out.Known = info.GetMoves(), info.GetKnownReplicaSets()
+	out.Buckets = map[shard.State]int{}
+	for state, n := range info.GetBuckets() {
+		out.Buckets[shard.State(state)] = int(n)
+	}
+	if out.Master != "" {
+		for i := range out.Members {
+			if m := &out.Members[i]; m.Err == nil && m.Applied < info.GetApplied() {
+				m.Lag = info.GetApplied() - m.Applied
+			}
+		}
+	}
+	return out
+}
+
+// inspect asks a member.
+func (m *member) inspect(ctx context.Context) (info *v1.StorageInfoResponse, ranges []*v1.BucketRange, err error) {
+	err = m.link.admin(ctx, func(ctx context.Context, c v1.StorageServiceClient) (err error) {
+		info, err = c.StorageInfo(ctx, &v1.StorageInfoRequest{})
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if engine.State(info.GetEngineState()) == engine.Master {
+		resp, err := m.link.discover(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		ranges = resp.GetRanges()
+	}
+	return info, ranges, nil
+}
+
+func engineStatus(info *v1.StorageInfoResponse) engine.Status {
+	st := engine.Status{
+		State: engine.State(info.GetEngineState()), Warning: info.GetWarning(),
+		Applied: info.GetApplied(), Logged: info.GetLogged(), InFlight: int(info.GetInFlight()), InFlightBytes: info.GetInFlightBytes(),
+		SnapshotAt: info.GetSnapshotAt(), LogBytes: info.GetLogBytes(), StateBytes: info.GetStateBytes(),
+	}
+	if t := info.GetEngineError(); t != "" {
+		st.Err = &shard.Error{Code: shard.StoreFailed, ReplicaSet: info.GetReplicaSet(), Reason: t}
+	}
+	return st
 }

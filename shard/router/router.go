@@ -2,152 +2,124 @@ package router
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/switchyard-dev/switchyard/shard"
-	"github.com/switchyard-dev/switchyard/shard/engine"
-	"github.com/switchyard-dev/switchyard/shard/storage"
+	"github.com/switchyard-dev/switchyard/shard/storage/storagerpc"
 )
-
-// Mode says what a call may do and who may answer it.
-type Mode int
-
-// Modes of a call. While a replica set has one member, all reads go to it.
-const (
-	// CallRW writes, on the master.
-	CallRW Mode = iota
-	// CallRO reads, from the master first.
-	CallRO
-	// CallBRO reads, balanced over all replicas.
-	CallBRO
-	// CallRE reads, from a replica first.
-	CallRE
-	// CallBRE reads, balanced over replicas other than the master.
-	CallBRE
-)
-
-var modeNames = [...]string{"RW", "RO", "BRO", "RE", "BRE"}
-
-func (m Mode) String() string {
-	if m >= 0 && int(m) < len(modeNames) {
-		return modeNames[m]
-	}
-	return fmt.Sprintf("Mode(%d)", int(m))
-}
-
-// ReplicaSet is what the router needs of a replica set. *storage.Storage is one.
-type ReplicaSet interface {
-	// ReplicaSet returns its name, unique in the cluster.
-	ReplicaSet() string
-	// BucketCount returns the number of buckets of its cluster.
-	BucketCount() uint32
-	// Write, WriteAsync and Read run functions; see package storage.
-	Write(ctx context.Context, bucket shard.BucketID, fn string, args []byte) ([]byte, error)
-	WriteAsync(bucket shard.BucketID, fn string, args []byte, done func([]byte, error))
-	Read(ctx context.Context, bucket shard.BucketID, fn string, args []byte) ([]byte, error)
-	// BucketState returns the state of a bucket there, and where a SENT one went.
-	BucketState(bucket shard.BucketID) (shard.State, string)
-	// BucketCounts returns how many buckets are in each state there.
-	BucketCounts() map[shard.State]int
-	// Status returns its condition.
-	Status() engine.Status
-}
-
-// local is a replica set in this process, whose rows can be seen without a call.
-type local interface {
-	View(ctx context.Context, bucket shard.BucketID, fn func(*storage.View) error) error
-}
-
-// maxPauses is how many times the first pause between two tries the longest one is.
-const maxPauses = 64
-
-// Options of New. The zero value of a field is its default.
-type Options struct {
-	// ReplicaSets are those of the cluster, at least one.
-	ReplicaSets []ReplicaSet
-	// RetryPause is the first pause before a call that met a bucket on the move is tried
-	// again (default 1 ms). It doubles up to 64 times that.
-	RetryPause time.Duration
-	// MaxTries bounds the tries of one call (default 1000); the call's deadline does too.
-	MaxTries int
-	// CallTimeout bounds a Call whose context has no deadline (default 30 s). A View
-	// has its context alone: it is in this process and waits for nobody but the disk.
-	CallTimeout time.Duration
-}
 
 // Router sends calls to replica sets. All methods may be called from any goroutine.
 type Router struct {
-	opts Options
-	// routes is the replica set of each bucket, as far as known.
-	routes []atomic.Pointer[route]
-	known  []*route
+	opts  Options
+	count uint32
+	// routes is the replica set of each bucket, as far as known; seqs counts the news of each.
+	routes []atomic.Pointer[replicaSet]
+	seqs   []atomic.Uint32
+	waits  queues
+
+	// sets are all replica sets, in the order in which they were made known. The slice is
+	// replaced, never changed.
+	sets atomic.Pointer[[]*replicaSet]
+
+	mu       sync.Mutex // serialises changes of sets and, with news of buckets, of routes
+	watchers map[*member]context.CancelFunc
+
+	sweeping sweep
+
+	ctx    context.Context // ended by Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
 }
 
-// route is a place that buckets can be.
-type route struct {
-	set   ReplicaSet
-	local local // nil when in another process
-	name  string
-}
-
-// New makes a router.
+// New makes a router. With a topology it begins to find out in the background where buckets
+// are; calls that come before wait. Close it then.
 func New(opts Options) (*Router, error) {
-	if len(opts.ReplicaSets) == 0 {
-		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: "a router needs a replica set"}
+	if err := opts.setDefaults(); err != nil {
+		return nil, err
 	}
-	if opts.RetryPause == 0 {
-		opts.RetryPause = time.Millisecond
+	count, err := opts.bucketCount()
+	if err != nil {
+		return nil, err
 	}
-	if opts.MaxTries == 0 {
-		opts.MaxTries = 1000
-	}
-	if opts.CallTimeout == 0 {
-		opts.CallTimeout = 30 * time.Second
-	}
-	if opts.CallTimeout < 0 || opts.RetryPause < 0 || opts.MaxTries < 0 {
-		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("retry pause %v, tries %d and call timeout %v must not be negative", opts.RetryPause, opts.MaxTries, opts.CallTimeout)}
-	}
-	count := opts.ReplicaSets[0].BucketCount()
-	r := &Router{opts: opts, routes: make([]atomic.Pointer[route], count+1)}
-	for _, set := range opts.ReplicaSets {
-		name := set.ReplicaSet()
-		if set.BucketCount() != count {
-			return nil, &shard.Error{Code: shard.InvalidConfig, ReplicaSet: name, Reason: fmt.Sprintf("it has bucket_count %d, others have %d", set.BucketCount(), count)}
+	r := &Router{opts: opts, count: count, routes: make([]atomic.Pointer[replicaSet], count+1), seqs: make([]atomic.Uint32, count+1), watchers: map[*member]context.CancelFunc{}}
+	r.sets.Store(new([]*replicaSet))
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	for _, st := range opts.ReplicaSets {
+		if err := r.addWhole(st); err != nil {
+			return nil, err
 		}
-		if slices.Contains(r.RouteAll(), name) {
-			return nil, &shard.Error{Code: shard.InvalidConfig, ReplicaSet: name, Reason: "the name stands twice"}
-		}
-		l, _ := set.(local)
-		r.known = append(r.known, &route{set, l, name})
 	}
-	r.discover()
+	for _, s := range r.all() {
+		r.lookInto(s)
+	}
+	if opts.Topology != nil {
+		sets, changed := opts.Topology.Sets()
+		if err := r.follow(sets); err != nil {
+			return nil, err
+		}
+		if changed != nil {
+			r.wg.Add(1)
+			go r.followTopology(changed)
+		}
+	}
 	return r, nil
 }
 
-// discover asks every replica set for its buckets.
-func (r *Router) discover() {
-	for b := shard.BucketID(1); int(b) < len(r.routes); b++ {
-		r.find(b)
+// addWhole adds a replica set that has its one member in this process.
+func (r *Router) addWhole(st ReplicaSet) error {
+	name := st.ReplicaSet()
+	if slices.Contains(r.RouteAll(), name) {
+		return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: name, Reason: "the name stands twice"}
 	}
+	srv, err := storagerpc.NewServer(storagerpc.ServerOptions{Storage: st, Member: name})
+	if err != nil {
+		return err
+	}
+	s := newSet(name)
+	s.whole = st
+	m := &member{Member: Member{ID: name}, link: direct{srv}, local: st, up: true}
+	s.setMembers([]*member{m}, func(*member) int { return 0 })
+	sets := append(slices.Clone(r.all()), s)
+	r.sets.Store(&sets)
+	return nil
 }
 
-// find looks for the replica set that has a bucket and notes it. Nil when none has.
-func (r *Router) find(b shard.BucketID) *route {
-	for _, k := range r.known {
-		if s, _ := k.set.BucketState(b); s.CanRead() || s == shard.Receiving {
-			r.routes[b].Store(k)
-			return k
+// Close ends what runs in the background, and the connections. Calls in flight fail.
+func (r *Router) Close() {
+	r.cancel()
+	r.mu.Lock()
+	sets := r.all()
+	r.sets.Store(new([]*replicaSet))
+	for _, stop := range r.watchers {
+		stop()
+	}
+	r.mu.Unlock()
+	for _, s := range sets {
+		for _, m := range *s.members.Load() {
+			_ = m.link.close()
+		}
+		s.close()
+	}
+	r.wg.Wait()
+}
+
+func (r *Router) all() []*replicaSet { return *r.sets.Load() }
+
+// set returns a replica set by its name, or nil.
+func (r *Router) set(name string) *replicaSet {
+	for _, s := range r.all() {
+		if s.name == name {
+			return s
 		}
 	}
 	return nil
 }
 
 // BucketCount returns the cluster's number of buckets.
-func (r *Router) BucketCount() uint32 { return uint32(len(r.routes) - 1) }
+func (r *Router) BucketCount() uint32 { return r.count }
 
 // BucketID returns the bucket of a sharding key, by MPCRC32. Several parts are a list.
 func (r *Router) BucketID(key ...any) (shard.BucketID, error) {
@@ -155,137 +127,63 @@ func (r *Router) BucketID(key ...any) (shard.BucketID, error) {
 	if err != nil {
 		return 0, err
 	}
-	return shard.BucketOf(hash, r.BucketCount()), nil
+	return shard.BucketOf(hash, r.count), nil
 }
 
-// Route returns the name of the replica set that has a bucket.
+// Route returns the name of the replica set that has a bucket, as far as known here and
+// now; NO_ROUTE_TO_BUCKET when it is not known.
 func (r *Router) Route(b shard.BucketID) (string, error) {
-	k, err := r.route(b)
-	if err != nil {
+	if err := r.check(b); err != nil {
 		return "", err
 	}
-	return k.name, nil
+	s := r.routes[b].Load()
+	if s == nil {
+		if s = r.look(b); s == nil {
+			return "", &shard.Error{Code: shard.NoRouteToBucket, Bucket: b}
+		}
+	}
+	return s.name, nil
 }
 
-// RouteAll returns the names of all replica sets, in the order in which they were given.
+// RouteAll returns the names of all replica sets, in the order in which they became known.
 func (r *Router) RouteAll() []string {
-	names := make([]string, len(r.known))
-	for i, k := range r.known {
-		names[i] = k.name
+	sets := r.all()
+	names := make([]string, len(sets))
+	for i, s := range sets {
+		names[i] = s.name
 	}
 	return names
 }
 
-func (r *Router) route(b shard.BucketID) (*route, error) {
-	if b < 1 || int(b) >= len(r.routes) {
-		return nil, &shard.Error{Code: shard.NoRouteToBucket, Bucket: b, Reason: fmt.Sprintf("buckets are numbered 1 to %d", len(r.routes)-1)}
+func (r *Router) check(b shard.BucketID) error {
+	if b < 1 || uint32(b) > r.count {
+		return &shard.Error{Code: shard.NoRouteToBucket, Bucket: b, Reason: fmt.Sprintf("buckets are numbered 1 to %d", r.count)}
 	}
-	if k := r.routes[b].Load(); k != nil {
-		return k, nil
-	}
-	if k := r.find(b); k != nil {
-		return k, nil
-	}
-	return nil, &shard.Error{Code: shard.NoRouteToBucket, Bucket: b}
+	return nil
 }
 
-// Call runs a function on a bucket and waits for its result. Within ctx it waits out a
-// move of the bucket and follows it. A write whose outcome is unknown is not repeated.
-// When ctx ends before the result of a write is there, args must stay as they are.
-func (r *Router) Call(ctx context.Context, b shard.BucketID, mode Mode, fn string, args []byte) (result []byte, err error) {
-	if mode < CallRW || mode > CallBRE {
-		return nil, &shard.Error{Code: shard.InvalidArguments, Bucket: b, Reason: mode.String() + " is not a mode"}
-	}
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, r.opts.CallTimeout)
-		defer cancel()
-	}
-	err = r.try(ctx, b, func(k *route) error {
-		if mode == CallRW {
-			result, err = k.set.Write(ctx, b, fn, args)
-		} else {
-			result, err = k.set.Read(ctx, b, fn, args)
+// look looks for a bucket in the replica sets that are whole in this process, and notes where
+// it is.
+func (r *Router) look(b shard.BucketID) *replicaSet {
+	for _, s := range r.all() {
+		if s.whole == nil {
+			continue
 		}
-		return err
-	})
-	if err != nil {
-		return nil, err
+		if state, _ := s.whole.BucketState(b); state.CanRead() || state == shard.Receiving {
+			r.routes[b].Store(s)
+			return s
+		}
 	}
-	return result, nil
+	return nil
 }
 
-// try calls do with the bucket's replica set until the outcome is not one that passes.
-func (r *Router) try(ctx context.Context, b shard.BucketID, do func(*route) error) error {
-	pause := r.opts.RetryPause
-	for n := 1; ; n++ {
-		k, err := r.route(b)
-		if err == nil {
-			err = do(k)
-		}
-		var e *shard.Error
-		if err == nil || !errors.As(err, &e) || n >= r.opts.MaxTries {
-			return err
-		}
-		switch e.Code {
-		case shard.WrongBucket:
-			// Forget the route; the destination may be known, else everybody is asked.
-			r.forget(b, k, e.Destination)
-			if r.routes[b].Load() == nil && r.find(b) == nil {
-				return err
+// lookInto notes which buckets a replica set in this process has.
+func (r *Router) lookInto(s *replicaSet) {
+	for b := shard.BucketID(1); uint32(b) <= r.count; b++ {
+		if r.routes[b].Load() == nil {
+			if state, _ := s.whole.BucketState(b); state.CanRead() || state == shard.Receiving {
+				r.routes[b].Store(s)
 			}
-		case shard.TransferIsInProgress, shard.MissingMaster, shard.BucketIsLocked:
-		default:
-			return err
-		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return fmt.Errorf("%w while waiting: %w", ctx.Err(), err)
-		}
-		pause = min(2*pause, maxPauses*r.opts.RetryPause)
-	}
-}
-
-// forget drops the route of a bucket, if it still is k, for the one of a destination.
-func (r *Router) forget(b shard.BucketID, k *route, destination string) {
-	var next *route
-	for _, o := range r.known {
-		if o.name == destination {
-			next = o
 		}
 	}
-	r.routes[b].CompareAndSwap(k, next)
-}
-
-// CallRWAsync runs a write function and calls done with its outcome. It does not wait,
-// and done never runs inside it: it runs on a goroutine of the engine and must be quick.
-// Commands of one goroutine are applied in the order of its calls. args belongs to the
-// engine until done ran. Unlike Call it does not repeat anything: a bucket on the move
-// is an error for the caller to handle.
-func (r *Router) CallRWAsync(b shard.BucketID, fn string, args []byte, done func(result []byte, err error)) {
-	k, err := r.route(b)
-	if err != nil {
-		go done(nil, err)
-		return
-	}
-	k.set.WriteAsync(b, fn, args, done)
-}
-
-// View calls fn with a view of a bucket's rows at this moment, without a call: for
-// readers that read much. CallRW is a view of the master's rows, as CallRO prefers. fn runs
-// again when the bucket moves meanwhile. The bucket must be on a replica set in this
-// process, else the answer is NO_ROUTE_TO_BUCKET.
-func (r *Router) View(ctx context.Context, b shard.BucketID, mode Mode, fn func(*storage.View) error) error {
-	if mode < CallRW || mode > CallBRE {
-		return &shard.Error{Code: shard.InvalidArguments, Bucket: b, Reason: mode.String() + " is not a mode"}
-	}
-	return r.try(ctx, b, func(k *route) error {
-		if k.local == nil {
-			return &shard.Error{Code: shard.NoRouteToBucket, Bucket: b, ReplicaSet: k.name, Reason: "the replica set is in another process"}
-		}
-		return k.local.View(ctx, b, fn)
-	})
 }

@@ -300,7 +300,7 @@ func TestInfo_tellsTheTruth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info := r.Info()
+	info := r.Info(ctx)
 	if info.Level != Green || len(info.Alerts) != 0 || info.Buckets != (BucketInfo{ReadWrite: 16}) || len(info.ReplicaSets) != 1 {
 		t.Errorf("healthy: %+v", info)
 	}
@@ -312,14 +312,14 @@ func TestInfo_tellsTheTruth(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	info = r.Info()
+	info = r.Info(ctx)
 	if info.Level != Yellow || info.Buckets != (BucketInfo{ReadWrite: 13, ReadOnly: 2, Unknown: 1}) || info.Alerts[0].Code != shard.UnknownBuckets {
 		t.Errorf("one bucket gone: %+v", info)
 	}
 	if err := s.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	info = r.Info()
+	info = r.Info(ctx)
 	if info.Level != Red || info.Alerts[0].Code != shard.UnreachableMaster || info.Buckets.ReadWrite != 0 {
 		t.Errorf("closed: %+v", info)
 	}

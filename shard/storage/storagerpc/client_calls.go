@@ -77,8 +77,8 @@ func (c *Client) abandon(why error) {
 }
 
 // Call runs a function on the member and waits for its result. When ctx ends before that,
-// a write may still take effect, and args must stay as they are; the error is then that of
-// ctx, and sent says whether the call was sent before.
+// a write may still take effect, and args must stay as they are; the error then wraps that of
+// ctx, and is a *ConnError when a write was sent before.
 func (c *Client) Call(ctx context.Context, kind v1.StorageCallKind, bucket shard.BucketID, fn string, args []byte) (result []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -173,11 +173,11 @@ func (x *callsConn) leave(ctx context.Context, p *pending) ([]byte, error) {
 		o := <-p.wait // it is being answered
 		return o.result, o.err
 	}
-	sent := p.sent
+	sent, write := p.sent, p.call.GetKind() == v1.StorageCallKind_STORAGE_CALL_KIND_WRITE
 	if sent {
 		// The answer will find nobody.
 		p.done = func([]byte, error) {}
-		if p.call.GetKind() != v1.StorageCallKind_STORAGE_CALL_KIND_WRITE {
+		if !write {
 			x.gone = append(x.gone, p.call.GetId())
 		}
 	} else {
@@ -196,7 +196,10 @@ func (x *callsConn) leave(ctx context.Context, p *pending) ([]byte, error) {
 		case x.wake <- struct{}{}:
 		default:
 		}
-		return nil, &ConnError{Address: x.c.address, Sent: true, Err: ctx.Err()}
+		if write {
+			return nil, &ConnError{Address: x.c.address, Sent: true, Err: ctx.Err()}
+		}
+		return nil, fmt.Errorf("%s has not answered yet: %w", x.c.address, ctx.Err())
 	}
 	return nil, ctx.Err()
 }

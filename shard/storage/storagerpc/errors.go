@@ -182,7 +182,10 @@ type ConnError struct {
 
 // Error names the address and says what is known.
 func (e *ConnError) Error() string {
-	if e.Sent {
+	switch {
+	case e.Sent && (errors.Is(e.Err, context.DeadlineExceeded) || errors.Is(e.Err, context.Canceled)):
+		return fmt.Sprintf("%s has not answered yet: %v", e.Address, e.Err)
+	case e.Sent:
 		return fmt.Sprintf("the connection to %s was lost: %v", e.Address, e.Err)
 	}
 	return fmt.Sprintf("%s cannot be reached: %v", e.Address, e.Err)

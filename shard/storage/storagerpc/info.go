@@ -1,0 +1,39 @@
+package storagerpc
+
+import (
+	"context"
+
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+)
+
+// StorageInfo implements StorageService.
+func (s *Server) StorageInfo(ctx context.Context, _ *v1.StorageInfoRequest) (*v1.StorageInfoResponse, error) {
+	_, end, err := s.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return s.Info(), nil
+}
+
+// Info returns the condition of this member and what it knows of its replica set.
+func (s *Server) Info() *v1.StorageInfoResponse {
+	st := s.storage.Status()
+	master, term := s.role()
+	resp := &v1.StorageInfoResponse{
+		ReplicaSet: s.storage.ReplicaSet(), ClusterId: s.clusterID(), BucketCount: s.storage.BucketCount(),
+		Member: s.opts.Member, Master: master, Term: term,
+		EngineState: uint32(st.State), Warning: st.Warning,
+		Applied: st.Applied, Logged: st.Logged, SnapshotAt: st.SnapshotAt,
+		LogBytes: st.LogBytes, StateBytes: st.StateBytes,
+		InFlight: int64(st.InFlight), InFlightBytes: st.InFlightBytes,
+		Weight: 1, Buckets: map[uint32]uint32{},
+	}
+	if st.Err != nil {
+		resp.EngineError = st.Err.Error()
+	}
+	for state, n := range s.storage.BucketCounts() {
+		resp.Buckets[uint32(state)] = uint32(n)
+	}
+	return resp
+}
