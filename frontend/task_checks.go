@@ -151,11 +151,11 @@ func (l *Limits) checkConfig(c *v1.QueueConfig) error {
 func checkMask(paths []string) error {
 	for _, p := range paths {
 		switch p {
-		case "lease_time", "max_attempts", "time_to_live", "retry",
+		case "lease_time", "max_attempts", "time_to_live", "partitions", "scaling", "retry",
 			"retry.initial_backoff", "retry.max_backoff", "retry.multiplier", "retry.jitter":
 		default:
 			return invalid(reason.InvalidUpdateMask, "update_mask",
-				"update_mask has the path %q; known are lease_time, max_attempts, time_to_live, retry and retry.initial_backoff, .max_backoff, .multiplier, .jitter", shorten(p))
+				"update_mask has the path %q; known are lease_time, max_attempts, time_to_live, partitions, scaling, retry and retry.initial_backoff, .max_backoff, .multiplier, .jitter", shorten(p))
 		}
 	}
 	return nil

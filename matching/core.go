@@ -135,6 +135,7 @@ type core struct {
 	free         []*batch
 	reads        []any // read requests for the shell
 	closing      bool  // no task is handed out any more
+	dropped      bool  // nor taken: the rows are about to be deleted
 
 	stats     stats
 	history   pollerHistory

@@ -44,6 +44,10 @@ const (
 // add takes new tasks. Items that were decided by an earlier turn of the same
 // call are left alone.
 func (c *core) add(a *addCall) {
+	if c.dropped {
+		a.reply(errUnloaded)
+		return
+	}
 	n := 0
 	for i := range a.items {
 		it := &a.items[i]

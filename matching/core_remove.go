@@ -139,11 +139,11 @@ type dropCall struct {
 }
 
 func (c *core) drop(d *dropCall) {
-	n := c.m.counts
-	if t := n.fresh + n.scheduled + n.leased + n.dead; t > 0 && !d.force {
+	if t := c.m.counts.tasks(); t > 0 && !d.force {
 		d.tasks = t
 	} else {
 		c.close()
+		c.dropped = true
 	}
 	c.answer(d)
 }

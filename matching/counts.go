@@ -8,6 +8,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/matching/scaling"
 )
 
 // How many partitions a queue has is known to its partitions; clients learn it from
@@ -29,8 +30,13 @@ const (
 	driftRatio = 1.5
 )
 
-// rowCounts are the counts that a queue's row says.
+// rowCounts are the counts that a queue's row says: managed ones if there are any.
 func rowCounts(q *v1.Queue) *v1.PartitionCounts {
+	if managed(q) {
+		if c, err := scaling.DecodeCounts(q.GetScalingState()); err == nil && c.Managed() {
+			return countsProto(c)
+		}
+	}
 	c := &v1.PartitionCounts{Read: max(q.GetReadPartitions(), 1), Write: max(q.GetWritePartitions(), 1)}
 	c.Read = min(c.Read, MaxPartitions)
 	c.Write = min(c.Write, c.Read)
@@ -95,24 +101,17 @@ func sameCounts(a, b *v1.PartitionCounts) bool {
 		a.GetBacklogCap() == b.GetBacklogCap() && bytes.Equal(a.GetBacklog(), b.GetBacklog())
 }
 
-// partitionCounts are the counts that hold for the owner's queue: managed ones when
-// there are any, else those of the queue's row. Nil for a sticky queue.
-func (o *owner) partitionCounts() *v1.PartitionCounts {
-	if c := o.managed.Load(); c != nil {
-		return c
-	}
-	return o.counts.Load()
-}
+// partitionCounts are the counts that hold for the owner's queue, as far as the
+// partition has heard of them. Nil for a sticky queue.
+func (o *owner) partitionCounts() *v1.PartitionCounts { return o.counts.Load() }
 
-// setManaged replaces the queue's counts by managed ones, nil for those of the row.
-// Older versions are ignored.
-func (o *owner) setManaged(c *v1.PartitionCounts) {
+// learnCounts takes over counts from the queue's row or its root, unless they are
+// older than those that hold. Counts that are not managed have no version; they come
+// from the row alone, and it is the newest that was read.
+func (o *owner) learnCounts(c *v1.PartitionCounts) {
 	for {
-		old := o.managed.Load()
-		if c != nil && old != nil && c.GetVersion() < old.GetVersion() {
-			return
-		}
-		if o.managed.CompareAndSwap(old, c) {
+		old := o.counts.Load()
+		if c.GetVersion() != 0 && c.GetVersion() < old.GetVersion() || o.counts.CompareAndSwap(old, c) {
 			return
 		}
 	}

@@ -157,7 +157,18 @@ func (e *Engine) Stop(ctx context.Context) error {
 			return fmt.Errorf("matching: partition %v still has writes under way: %w", o.id, ctx.Err())
 		}
 	}
-	return nil
+	e.endHops()
+	done := make(chan struct{})
+	go func() {
+		e.workers.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("matching: work in the background is still under way: %w", ctx.Err())
+	}
 }
 
 // storeError turns the store's errors into those that callers get.

@@ -174,6 +174,9 @@ func (e *Engine) loadCore(ctx context.Context, o *owner, uid uint64, rng *rand.R
 	o.setCounts(q)
 	c := newCore(e.steady(), e.now(), o.id, st, o.limits, rng, from)
 	c.fwd.init(c, o.id, e.options.Forwarding)
+	if why != loadDrop {
+		o.scale(q)
+	}
 	return c, nil
 }
 
@@ -200,19 +203,16 @@ func (e *Engine) queueToLoad(ctx context.Context, id PartitionID, why loading) (
 	case q.GetDeleting():
 		return nil, errDeleting
 	}
-	if counts := rowCounts(q); id.Number >= counts.GetRead() && !managed(q) {
+	if counts := rowCounts(q); id.Number >= counts.GetRead() {
 		return nil, staleCounts(counts, id, "has no partition %d", id.Number)
 	}
 	return q, nil
 }
 
-// managed says whether the root decides how many partitions a queue has.
-func managed(*v1.Queue) bool { return false }
-
 // setCounts takes the counts over from a queue's row.
 func (o *owner) setCounts(q *v1.Queue) {
 	if o.id.Sticky == "" {
-		o.counts.Store(rowCounts(q))
+		o.learnCounts(rowCounts(q))
 	}
 }
 

@@ -159,7 +159,7 @@ func (e *Engine) lookAfterQueues() {
 		if counts.GetRead() > 1 && !e.options.NoForceLoad {
 			e.background(func(ctx context.Context) { e.forceLoadOthers(ctx, o) })
 		}
-		if counts.GetRead() > counts.GetWrite() && o.managed.Load() == nil {
+		if counts.GetRead() > counts.GetWrite() && counts.GetVersion() == 0 {
 			e.background(func(ctx context.Context) { e.shrink(ctx, o.id) })
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/matching/scaling"
 )
 
 // metrics are the engine's Prometheus metrics. A partition's own are told from its
@@ -19,6 +20,8 @@ type metrics struct {
 	loads      prometheus.Counter
 	hops       *prometheus.CounterVec
 	forces     *prometheus.CounterVec
+	scale      *prometheus.GaugeVec
+	scales     *prometheus.CounterVec
 }
 
 var statNames = [numStats]string{
@@ -47,11 +50,15 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Calls between the partitions of a queue by kind (lend, offer, pull) and result (match, none, failed)."}, []string{"kind", "result"}),
 		forces: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "switchyard_matching_force_loads_total",
 			Help: "Partitions that a root had loaded, by result: loaded, unnecessary (in memory already), empty (left alone), failed."}, []string{"result"}),
+		scale: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "switchyard_matching_queue_partitions",
+			Help: "Partitions of queues with managed counts or in shadow mode: read, write, target, shadow (the target there would be). On the node of the root only."}, append(queue, "count")),
+		scales: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "switchyard_matching_partition_changes_total",
+			Help: "Changes of a queue's managed partition counts."}, queue),
 	}
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.events, m.tasks, m.polls, m.batchOps, m.batchBytes, m.partitions, m.loads, m.hops, m.forces} {
+	for _, c := range []prometheus.Collector{m.events, m.tasks, m.polls, m.batchOps, m.batchBytes, m.partitions, m.loads, m.hops, m.forces, m.scale, m.scales} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -117,6 +124,7 @@ func (m *metrics) update(o *owner, c *core) {
 	o.waiting.Store(int64(c.pollers.n + c.fwd.away))
 	o.working.Store(c.m.counts.fresh+c.m.counts.scheduled+c.m.counts.leased > 0)
 	q := c.queueCounts()
+	o.backlog.Store(q.ready)
 	now := [5]int64{q.ready, q.delayed, q.leased, q.dead, int64(c.pollers.n)}
 	for i, g := range [5]prometheus.Gauge{o.metrics.ready, o.metrics.delayed, o.metrics.leased, o.metrics.dead, o.metrics.polls} {
 		if now[i] != o.metrics.last[i] {
@@ -133,6 +141,20 @@ func (m *metrics) unloaded(o *owner) {
 		g.Sub(float64(o.metrics.last[i]))
 		o.metrics.last[i] = 0
 	}
+}
+
+// scaled shows a root's managed counts.
+func (m *metrics) scaled(o *owner, s *v1.QueueScalingStatus, c scaling.Counts) {
+	for name, n := range map[string]int32{"read": c.Read, "write": c.Write, "target": s.GetTarget(), "shadow": s.GetShadowTarget()} {
+		m.scale.WithLabelValues(o.id.Namespace, o.id.Queue, name).Set(float64(n))
+	}
+}
+
+func (m *metrics) scaleEvent(o *owner) { m.scales.WithLabelValues(o.id.Namespace, o.id.Queue).Inc() }
+
+// unscaled takes a root's managed counts away.
+func (m *metrics) unscaled(o *owner) {
+	m.scale.DeletePartialMatch(prometheus.Labels{"namespace": o.id.Namespace, "queue": o.id.Queue})
 }
 
 func (m *metrics) wrote(b *batch) {

@@ -40,16 +40,19 @@ type owner struct {
 	exited   chan struct{}
 	lastUsed int64 // unix nanoseconds of the last call that counts as use; under mu
 
-	// counts are those of the queue's row, managed those of its root if it decides.
-	counts, managed atomic.Pointer[v1.PartitionCounts]
-	waiting         atomic.Int64 // polls that wait, here or elsewhere
-	working         atomic.Bool  // there are tasks that are not dead
-	polledAt        atomic.Int64 // when a poll last came or went; steady clock
-	lookedAfter     int64        // of the janitor only
-	hops            context.Context
-	endHops         context.CancelFunc
-	metrics         ownerMetrics // of the goroutine only
-	fault           error        // why the partition is being dropped; of the goroutine only
+	// counts are the queue's, from its row or its root; scaler is a root's that
+	// decides them.
+	counts      atomic.Pointer[v1.PartitionCounts]
+	scaler      atomic.Pointer[scaler]
+	waiting     atomic.Int64 // polls that wait, here or elsewhere
+	working     atomic.Bool  // there are tasks that are not dead
+	backlog     atomic.Int64 // tasks that are ready
+	polledAt    atomic.Int64 // when a poll last came or went; steady clock
+	lookedAfter int64        // of the janitor only
+	hops        context.Context
+	endHops     context.CancelFunc
+	metrics     ownerMetrics // of the goroutine only
+	fault       error        // why the partition is being dropped; of the goroutine only
 }
 
 // errUnloaded says that the partition left memory before it took the call; the

@@ -55,6 +55,7 @@ func (o *owner) configure(q *v1.Queue) {
 	s := settingsOf(q)
 	o.settings.Store(&s)
 	o.setCounts(q)
+	o.scale(q)
 	o.internal(configure{s})
 }
 
@@ -68,13 +69,11 @@ func (e *Engine) PublishCounts(_ context.Context, req *v1.PublishCountsRequest) 
 	if o == nil {
 		return &v1.PublishCountsResponse{}, nil
 	}
-	if c := req.GetCounts(); plausible(c) && c.GetRead() <= MaxPartitions {
-		o.setManaged(c)
-	} else {
-		o.setManaged(nil)
+	if c := req.GetCounts(); plausible(c) && c.GetRead() <= MaxPartitions && c.GetVersion() > 0 {
+		o.learnCounts(c)
 	}
 	drained := id.Number >= o.partitionCounts().GetWrite() && !o.working.Load()
-	return &v1.PublishCountsResponse{WasLoaded: true, Drained: drained}, nil
+	return &v1.PublishCountsResponse{WasLoaded: true, Drained: drained, Backlog: o.backlog.Load()}, nil
 }
 
 // DropPartition implements v1.MatchingServiceServer.
@@ -105,6 +104,7 @@ func (e *Engine) DropPartition(ctx context.Context, req *v1.DropPartitionRequest
 			e.forget(o)
 			continue
 		case err != nil:
+			o.stop() // it may have been carried out all the same
 			return nil, err
 		case d.tasks > 0:
 			return &v1.DropPartitionResponse{Tasks: d.tasks}, nil
@@ -169,6 +169,9 @@ func (e *Engine) DescribePartition(ctx context.Context, req *v1.DescribePartitio
 	}
 	resp := &v1.DescribePartitionResponse{Loaded: true, Counts: o.partitionCounts()}
 	resp.Partition, resp.Stats, resp.Pollers = d.proto(id)
+	if s := o.scaler.Load(); s != nil {
+		resp.Scaling = s.status.Load()
+	}
 	return resp, nil
 }
 

@@ -81,7 +81,7 @@ func checkPartitions(n int32) error {
 // setPartitions follows a change of the configured number. More partitions are
 // there at once; fewer are added to at once, and polled until the others are empty.
 func setPartitions(q *v1.Queue) {
-	if n := q.GetConfig().GetPartitions(); n > 0 {
+	if n := q.GetConfig().GetPartitions(); n > 0 && !managed(q) {
 		q.WritePartitions, q.ReadPartitions = n, max(n, q.GetReadPartitions())
 	}
 }
@@ -89,6 +89,9 @@ func setPartitions(q *v1.Queue) {
 // CreateQueue makes a queue; see QueueService.
 func (q *Queues) CreateQueue(ctx context.Context, req *v1.CreateQueueRequest) (*v1.CreateQueueResponse, error) {
 	if err := checkPartitions(req.GetConfig().GetPartitions()); err != nil {
+		return nil, err
+	}
+	if err := checkScaling(req.GetConfig()); err != nil {
 		return nil, err
 	}
 	row, err := q.createQueue(ctx, req.GetNamespace(), req.GetQueue(), req.GetConfig())
@@ -106,6 +109,9 @@ func (q *Queues) UpdateQueue(ctx context.Context, req *v1.UpdateQueueRequest) (*
 			c = &v1.QueueConfig{}
 		}
 		if err := checkPartitions(c.GetPartitions()); err != nil {
+			return err
+		}
+		if err := checkScaling(c); err != nil {
 			return err
 		}
 		if len(req.GetUpdateMask().GetPaths()) == 0 {
@@ -144,6 +150,8 @@ func updatePath(to, from *v1.QueueConfig, path string) error {
 		to.TimeToLive = from.GetTimeToLive()
 	case "partitions":
 		to.Partitions = from.GetPartitions()
+	case "scaling":
+		to.Scaling = from.GetScaling()
 	case "retry":
 		to.Retry = from.GetRetry()
 	case "retry.initial_backoff":

@@ -114,6 +114,7 @@ func (q *Queues) DescribeQueue(ctx context.Context, req *v1.DescribeQueueRequest
 	for _, d := range all {
 		resp.Partitions = append(resp.Partitions, d.GetPartition())
 	}
+	resp.Scaling = all[0].GetScaling()
 	return resp, nil
 }
 
@@ -353,11 +354,14 @@ func (q *Queues) shrink(ctx context.Context, id PartitionID) {
 	if err != nil {
 		return
 	}
+	if managed(row) {
+		return
+	}
 	counts := rowCounts(row)
 	n := counts.GetRead()
 	for n > counts.GetWrite() {
 		m, ok, err := q.storedMeta(ctx, id.sibling(n-1))
-		if c := m.counts; err != nil || ok && c.fresh+c.scheduled+c.leased+c.dead > 0 {
+		if err != nil || ok && m.counts.tasks() > 0 {
 			break
 		}
 		if ok {
@@ -371,7 +375,7 @@ func (q *Queues) shrink(ctx context.Context, id PartitionID) {
 		return
 	}
 	_, err = q.changeQueue(ctx, id.Namespace, id.Queue, func(row *v1.Queue) error {
-		if row.GetReadPartitions() == counts.GetRead() { // else it was changed meanwhile
+		if row.GetReadPartitions() == counts.GetRead() && !managed(row) { // else it was changed meanwhile
 			row.ReadPartitions = max(n, row.GetWritePartitions())
 		}
 		return nil

@@ -39,19 +39,19 @@ func (q *Queues) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (*v1.Add
 		id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Sticky: w}
 		return q.addTo(ctx, nil, nil, id, req)
 	}
-	var resp *v1.AddTasksResponse
-	err := q.balanced(ctx, req.GetNamespace(), req.GetQueue(), func(e *queueEntry, counts *v1.PartitionCounts) (err error) {
-		resp, err = q.addSplit(ctx, e, counts, req)
-		return err
+	// What some partitions have taken is not offered again when the others refuse.
+	results := make([]*v1.AddTasksResponse_Result, len(req.GetTasks()))
+	err := q.balanced(ctx, req.GetNamespace(), req.GetQueue(), func(e *queueEntry, counts *v1.PartitionCounts) error {
+		return q.addSplit(ctx, e, counts, req, results)
 	})
 	if err != nil {
 		return nil, err
 	}
-	return resp, nil
+	return &v1.AddTasksResponse{Results: results}, nil
 }
 
-// addSplit adds a batch, split by partition.
-func (q *Queues) addSplit(ctx context.Context, e *queueEntry, counts *v1.PartitionCounts, req *v1.AddTasksRequest) (*v1.AddTasksResponse, error) {
+// addSplit adds the tasks of a batch that have no result yet, split by partition.
+func (q *Queues) addSplit(ctx context.Context, e *queueEntry, counts *v1.PartitionCounts, req *v1.AddTasksRequest, results []*v1.AddTasksResponse_Result) error {
 	tasks := req.GetTasks()
 	n := counts.GetWrite()
 	at := make([]int32, len(tasks))
@@ -60,52 +60,56 @@ func (q *Queues) addSplit(ctx context.Context, e *queueEntry, counts *v1.Partiti
 		if n > 1 {
 			id, err := parseUUID(t.GetId())
 			if err != nil {
-				return nil, err
+				return err
 			}
 			at[i] = WritePartition(id, n)
-			same = same && at[i] == at[0]
 		}
+		same = same && at[i] == at[0] && results[i] == nil
 	}
 	id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue()}
 	if same {
-		return q.addTo(ctx, e, counts, id.sibling(at[0]), req)
+		resp, err := q.addTo(ctx, e, counts, id.sibling(at[0]), req)
+		copy(results, resp.GetResults())
+		return err
 	}
-	parts := make(map[int32]*v1.AddTasksRequest, n)
+	type part struct {
+		req    *v1.AddTasksRequest
+		places []int
+	}
+	parts := make(map[int32]*part, n)
 	for i, t := range tasks {
+		if results[i] != nil {
+			continue
+		}
 		p := parts[at[i]]
 		if p == nil {
-			p = &v1.AddTasksRequest{Namespace: req.GetNamespace(), Queue: req.GetQueue()}
+			p = &part{req: &v1.AddTasksRequest{Namespace: req.GetNamespace(), Queue: req.GetQueue()}}
 			parts[at[i]] = p
 		}
-		p.Tasks = append(p.Tasks, t)
+		p.req.Tasks = append(p.req.Tasks, t)
+		p.places = append(p.places, i)
 	}
 	var (
-		wg        sync.WaitGroup
-		mu        sync.Mutex
-		responses = make(map[int32]*v1.AddTasksResponse, len(parts))
-		failed    error
+		wg     sync.WaitGroup
+		mu     sync.Mutex
+		failed error
 	)
-	for number, part := range parts {
+	for number, p := range parts {
 		wg.Go(func() {
-			resp, err := q.addTo(ctx, e, counts, id.sibling(number), part)
-			mu.Lock()
-			defer mu.Unlock()
-			responses[number] = resp
+			resp, err := q.addTo(ctx, e, counts, id.sibling(number), p.req)
 			if err != nil {
+				mu.Lock()
 				failed = err
+				mu.Unlock()
+				return
+			}
+			for k, i := range p.places { // of this partition only
+				results[i] = resp.GetResults()[k]
 			}
 		})
 	}
 	wg.Wait()
-	if failed != nil {
-		return nil, failed
-	}
-	resp := &v1.AddTasksResponse{Results: make([]*v1.AddTasksResponse_Result, len(tasks))}
-	for i := range tasks {
-		r := responses[at[i]]
-		resp.Results[i], r.Results = r.Results[0], r.Results[1:]
-	}
-	return resp, nil
+	return failed
 }
 
 // addTo adds tasks to one partition. When its owner changed meanwhile, what was under

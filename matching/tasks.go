@@ -59,7 +59,13 @@ func (e *Engine) PartitionAddTasks(ctx context.Context, preq *v1.PartitionAddTas
 	var again []bool // items that an earlier owner may have taken
 	var counts *v1.PartitionCounts
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, lastPause) {
-		counts, err = e.enter(ctx, preq.GetHeader(), id, opWrite, func(o *owner) error { return e.addTo(ctx, o, a) })
+		counts, err = e.enter(ctx, preq.GetHeader(), id, opWrite, func(o *owner) error {
+			if err := e.addTo(ctx, o, a); err != nil {
+				return err
+			}
+			o.addsSeen(len(a.items))
+			return nil
+		})
 		if err == nil {
 			break
 		}

@@ -88,6 +88,8 @@ const (
 	InvalidUpdateMask = "INVALID_UPDATE_MASK"
 	// InvalidLimit: negative.
 	InvalidLimit = "INVALID_LIMIT"
+	// InvalidScaling: settings of managed partition counts that cannot be.
+	InvalidScaling = "INVALID_SCALING"
 	// PayloadTooLarge: one task's payload is over the limit.
 	PayloadTooLarge = "PAYLOAD_TOO_LARGE"
 	// RequestTooLarge: the whole request is over the limit.
@@ -180,6 +182,7 @@ var table = []struct {
 	{CallTimedOut, codes.DeadlineExceeded},
 	{CallGone, codes.NotFound},
 	{InvalidPartition, codes.InvalidArgument},
+	{InvalidScaling, codes.InvalidArgument},
 	{InvalidForward, codes.InvalidArgument},
 	{StorageFailed, codes.Unavailable},
 	{DeadlineExceeded, codes.DeadlineExceeded},
