@@ -18,10 +18,9 @@ type queueName struct{ namespace, queue string }
 
 // queueEntry is what is remembered of a queue to choose partitions.
 type queueEntry struct {
-	counts atomic.Pointer[v1.PartitionCounts] // nil when not known
-
-	mu    sync.Mutex
-	polls []int32 // outstanding polls of this process by partition
+	counts    atomic.Pointer[v1.PartitionCounts] // nil when not known
+	polls     pollCounts
+	callPolls pollCounts
 }
 
 // queueTable remembers queues as long as they are used. An entry that is not used
@@ -94,31 +93,32 @@ func WritePartition(id [16]byte, n int32) int32 {
 	return int32(mixed >> 32 * uint64(n) >> 32)
 }
 
-// beginPoll chooses the partition, of n, with the fewest outstanding polls of this
-// process, ties at random, and counts the poll there until endPoll.
-func (e *queueEntry) beginPoll(n int32) int32 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for len(e.polls) < int(n) {
-		e.polls = append(e.polls, 0)
+// pollCounts are the outstanding polls of this process by partition.
+type pollCounts struct {
+	mu sync.Mutex
+	n  []int32
+}
+
+// begin chooses the partition, of n, with the fewest polls, ties at random, and
+// counts a poll there until end.
+func (c *pollCounts) begin(n int32) int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.n) < int(n) {
+		c.n = append(c.n, 0)
 	}
-	start := rand.Int32N(n)
-	best := start
-	for i := range n {
-		p := (start + i) % n
-		if e.polls[p] < e.polls[best] {
+	best := rand.Int32N(n)
+	for i, p := int32(0), best; i < n && c.n[best] > 0; i, p = i+1, (p+1)%n {
+		if c.n[p] < c.n[best] {
 			best = p
 		}
-		if e.polls[best] == 0 {
-			break
-		}
 	}
-	e.polls[best]++
+	c.n[best]++
 	return best
 }
 
-func (e *queueEntry) endPoll(p int32) {
-	e.mu.Lock()
-	e.polls[p]--
-	e.mu.Unlock()
+func (c *pollCounts) end(p int32) {
+	c.mu.Lock()
+	c.n[p]--
+	c.mu.Unlock()
 }

@@ -152,8 +152,8 @@ func (q *Queues) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.P
 	var resp *v1.PollTasksResponse
 	err := q.balanced(ctx, id.Namespace, id.Queue, func(e *queueEntry, counts *v1.PartitionCounts) (err error) {
 		n := counts.GetRead()
-		first := e.beginPoll(n)
-		defer func() { e.endPoll(first) }()
+		first := e.polls.begin(n)
+		defer e.polls.end(first)
 		resp, err = q.pollFrom(ctx, e, counts, id.sibling(first), req)
 		if err != nil || req.GetWait().AsDuration() > 0 {
 			return err

@@ -503,7 +503,9 @@ type AnswerCallsRequest_Answer struct {
 	CallToken []byte                 `protobuf:"bytes,1,opt,name=call_token,json=callToken,proto3" json:"call_token,omitempty"`
 	Payload   []byte                 `protobuf:"bytes,2,opt,name=payload,proto3" json:"payload,omitempty"`
 	// Set when the call failed; the payload is then ignored.
-	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The worker has not begun with it: another one may have it.
+	Declined      bool `protobuf:"varint,4,opt,name=declined,proto3" json:"declined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -559,6 +561,13 @@ func (x *AnswerCallsRequest_Answer) GetError() string {
 	return ""
 }
 
+func (x *AnswerCallsRequest_Answer) GetDeclined() bool {
+	if x != nil {
+		return x.Declined
+	}
+	return false
+}
+
 var File_switchyard_v1_call_proto protoreflect.FileDescriptor
 
 const file_switchyard_v1_call_proto_rawDesc = "" +
@@ -597,17 +606,18 @@ const file_switchyard_v1_call_proto_rawDesc = "" +
 	"\x11PollCallsResponse\x120\n" +
 	"\x05calls\x18\x01 \x03(\v2\x1a.switchyard.v1.WaitingCallR\x05calls\x12;\n" +
 	"\vserver_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"serverTime\"\x81\x02\n" +
+	"serverTime\"\x9d\x02\n" +
 	"\x12AnswerCallsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12B\n" +
 	"\aanswers\x18\x03 \x03(\v2(.switchyard.v1.AnswerCallsRequest.AnswerR\aanswers\x12\x1a\n" +
-	"\bidentity\x18\x04 \x01(\tR\bidentity\x1aW\n" +
+	"\bidentity\x18\x04 \x01(\tR\bidentity\x1as\n" +
 	"\x06Answer\x12\x1d\n" +
 	"\n" +
 	"call_token\x18\x01 \x01(\fR\tcallToken\x12\x18\n" +
 	"\apayload\x18\x02 \x01(\fR\apayload\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"J\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x1a\n" +
+	"\bdeclined\x18\x04 \x01(\bR\bdeclined\"J\n" +
 	"\x13AnswerCallsResponse\x123\n" +
 	"\aresults\x18\x01 \x03(\v2\x19.switchyard.v1.ItemResultR\aresults2\xf4\x01\n" +
 	"\vCallService\x12?\n" +
