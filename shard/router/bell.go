@@ -1,6 +1,10 @@
 package router
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/switchyard-dev/switchyard/shard"
+)
 
 // bell wakes those who wait for news. Its zero value is ready.
 type bell struct {
@@ -30,60 +34,65 @@ func (b *bell) ring() {
 // queue is the calls that wait for one bucket.
 type queue struct {
 	bell    bell
-	waiting int // under the lock of queues
+	waiting int  // under the lock of queues, as
+	led     bool // somebody asks now and then on behalf of all
 }
 
 // queues is the calls that wait, by bucket.
 type queues struct {
 	mu sync.Mutex
-	m  map[uint32]*queue
+	m  map[shard.BucketID]*queue
 }
 
-// enter joins a bucket's queue. It returns a channel that is closed at the next news, and whether
-// the caller is the first: who comes first asks now and then on behalf of all.
-func (q *queues) enter(bucket uint32) (news <-chan struct{}, first bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	e := q.m[bucket]
-	if e == nil {
-		if q.m == nil {
-			q.m = map[uint32]*queue{}
-		}
-		e = new(queue)
-		q.m[bucket] = e
-	}
-	e.waiting++
-	return e.bell.wait(), e.waiting == 1
+// place is a call's place in a queue. Its zero value is none.
+type place struct {
+	q     *queue
+	leads bool
 }
 
-// leave leaves a bucket's queue.
-func (q *queues) leave(bucket uint32) {
+// enter joins a bucket's queue, or stays in it, and returns a channel that is closed at the next
+// news. Whoever finds nobody leading leads.
+func (q *queues) enter(p *place, b shard.BucketID) (news <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	e := q.m[bucket]
-	if e.waiting--; e.waiting == 0 {
-		delete(q.m, bucket)
-	}
-}
-
-// ring wakes those who wait for a bucket between first and last.
-func (q *queues) ring(first, last uint32) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.m) == 0 {
-		return
-	}
-	if int(last-first) < len(q.m) {
-		for b := first; b <= last; b++ {
-			if e := q.m[b]; e != nil {
-				e.bell.ring()
+	if p.q == nil {
+		if p.q = q.m[b]; p.q == nil {
+			if q.m == nil {
+				q.m = map[shard.BucketID]*queue{}
 			}
+			p.q = new(queue)
+			q.m[b] = p.q
 		}
+		p.q.waiting++
+	}
+	if !p.q.led {
+		p.q.led, p.leads = true, true
+	}
+	return p.q.bell.wait()
+}
+
+// leave leaves a bucket's queue. When the one who led leaves, all try, and another leads.
+func (q *queues) leave(p *place, b shard.BucketID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if p.q == nil {
 		return
 	}
-	for b, e := range q.m {
-		if b >= first && b <= last {
-			e.bell.ring()
-		}
+	if p.q.waiting--; p.q.waiting == 0 {
+		delete(q.m, b)
+	}
+	if p.leads {
+		p.q.led = false
+		p.q.bell.ring()
+	}
+	*p = place{}
+}
+
+// ring wakes those who wait for a bucket.
+func (q *queues) ring(b shard.BucketID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if e := q.m[b]; e != nil {
+		e.bell.ring()
 	}
 }

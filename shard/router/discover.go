@@ -228,20 +228,22 @@ func (r *Router) place(s *replicaSet, resp *v1.DiscoverResponse) {
 		// What is not named is not there.
 		b := uint32(1)
 		for _, g := range resp.GetRanges() {
-			r.placeRange(s, b, min(g.GetFirst()-1, r.count), shard.Absent, "")
+			r.placeRange(s, b, min(g.GetFirst()-1, r.count), shard.Absent, "", false)
 			b = max(b, g.GetLast()+1)
 		}
-		r.placeRange(s, b, r.count, shard.Absent, "")
+		r.placeRange(s, b, r.count, shard.Absent, "", false)
 	}
 	for _, g := range resp.GetRanges() {
 		if g.GetFirst() < 1 || g.GetLast() > r.count {
 			continue
 		}
-		r.placeRange(s, g.GetFirst(), g.GetLast(), shard.State(g.GetState()), g.GetPeer())
+		r.placeRange(s, g.GetFirst(), g.GetLast(), shard.State(g.GetState()), g.GetPeer(), !resp.GetFull())
 	}
 }
 
-func (r *Router) placeRange(s *replicaSet, first, last uint32, state shard.State, peer string) {
+// placeRange notes the state of neighbouring buckets. changed says that it is new to the replica
+// set; else it is news only if it is to the router.
+func (r *Router) placeRange(s *replicaSet, first, last uint32, state shard.State, peer string, changed bool) {
 	if first > last {
 		return
 	}
@@ -254,19 +256,26 @@ func (r *Router) placeRange(s *replicaSet, first, last uint32, state shard.State
 		to = r.set(peer)
 	}
 	for b := first; b <= last; b++ {
-		switch was := r.routes[b].Load(); {
+		was := r.routes[b].Load()
+		next := was
+		switch {
 		case owned:
-			r.routes[b].Store(s)
+			next = s
 		case state == shard.Receiving:
 			if was == nil {
-				r.routes[b].Store(s) // whoever asks there is told to wait
+				next = s // whoever asks there is told to wait
 			}
 		case was == s:
-			r.routes[b].Store(to)
+			next = to
 		}
-		r.seqs[b].Add(1)
+		if next != was {
+			r.routes[b].Store(next)
+		}
+		if next != was || changed {
+			r.seqs[b].Add(1)
+			r.waits.ring(shard.BucketID(b))
+		}
 	}
-	r.waits.ring(first, last)
 }
 
 // moved notes that a replica set said it has not a bucket, and where it went, if it knows.
@@ -286,6 +295,7 @@ func (r *Router) moved(b shard.BucketID, s *replicaSet, destination string) {
 type sweep struct {
 	mu  sync.Mutex
 	now *sweeping // nil when there is none
+	n   int       // how many there were
 }
 
 type sweeping struct {
@@ -301,6 +311,7 @@ func (r *Router) sweep(ctx context.Context) (asked, answered int) {
 	if w == nil {
 		w = &sweeping{done: make(chan struct{})}
 		r.sweeping.now = w
+		r.sweeping.n++
 		r.mu.Lock()
 		if r.ctx.Err() != nil {
 			close(w.done)

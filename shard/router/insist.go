@@ -15,6 +15,9 @@ import (
 // router believes it. During a move there are moments between two answers.
 const completeSweeps = 3
 
+// followerPauses is how much longer than the longest pause those wait who do not lead.
+const followerPauses = 16
+
 // next is what to do after a try that failed.
 type next int
 
@@ -52,14 +55,14 @@ func (r *Router) do(ctx context.Context, q *request) ([]byte, error) {
 
 // try is one try and what it was based on.
 type try struct {
-	seq     uint32 // of the news of the bucket, before it
-	set     *replicaSet
-	setSeq  uint64
-	member  *member // that was asked last; nil when nobody was
-	result  []byte
-	err     error
-	sweeps  int // that were complete and did not find the bucket
-	waiting bool
+	seq    uint32 // of the news of the bucket, before it
+	set    *replicaSet
+	setSeq uint64
+	member *member // that was asked last; nil when nobody was
+	result []byte
+	err    error
+	sweeps int // that were complete and did not find the bucket
+	place  place
 }
 
 // insist goes on after a first try that failed, or could not be made.
@@ -68,6 +71,7 @@ func (r *Router) insist(ctx context.Context, t try, q *request) ([]byte, error) 
 	start := time.Now()
 	pause := r.opts.RetryPause
 	hasty := false // the last try came at once after another
+	defer r.waits.leave(&t.place, b)
 	for n := 1; ; n++ {
 		var what next
 		if t.set == nil {
@@ -85,7 +89,6 @@ func (r *Router) insist(ctx context.Context, t try, q *request) ([]byte, error) 
 		// as fast as they answer.
 		if hasty = what == atOnce && !hasty; !hasty {
 			r.wait(ctx, &t, b, pause)
-			t.waiting = true
 			if ctx.Err() != nil {
 				return nil, r.late(ctx, &t, start)
 			}
@@ -97,21 +100,20 @@ func (r *Router) insist(ctx context.Context, t try, q *request) ([]byte, error) 
 		}
 		r.once(ctx, &t, q)
 		if t.err == nil {
-			if t.waiting {
-				r.waits.ring(uint32(b), uint32(b)) // others need not wait any longer
+			if t.place.q != nil {
+				r.waits.ring(b) // others need not wait any longer
 			}
 			return t.result, nil
 		}
 	}
 }
 
-// wait waits for news since the try, or for a pause. Of those who wait for one bucket only the
-// first asks often.
+// wait waits for news since the try, or for a pause. Of those who wait for one bucket one asks
+// often, the others rarely.
 func (r *Router) wait(ctx context.Context, t *try, b shard.BucketID, pause time.Duration) {
-	news, first := r.waits.enter(uint32(b))
-	defer r.waits.leave(uint32(b))
-	if !first {
-		pause = maxPauses * r.opts.RetryPause
+	news := r.waits.enter(&t.place, b)
+	if !t.place.leads {
+		pause = followerPauses * maxPauses * r.opts.RetryPause
 	}
 	var setNews <-chan struct{}
 	if t.set != nil {

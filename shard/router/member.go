@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 
@@ -164,7 +163,8 @@ func (m *member) isUp() (bool, error) {
 // unreachable reports whether err says that the member could not be asked or did not answer,
 // and whether the call may have reached it.
 func unreachable(err error) (yes, sent bool) {
-	if c, ok := errors.AsType[*storagerpc.ConnError](err); ok {
+	// Not one that another error wraps: that has been judged already.
+	if c, ok := err.(*storagerpc.ConnError); ok {
 		return true, c.Sent
 	}
 	return false, false

@@ -48,11 +48,11 @@ type ClientOptions struct {
 type Client struct {
 	address string
 	opts    ClientOptions
-	conn    *grpc.ClientConn
-	service v1.StorageServiceClient
+	dial    []grpc.DialOption
 	meta    []string
 
 	mu     sync.Mutex
+	conn   *grpc.ClientConn
 	calls  *callsConn // takes calls, or nil
 	closed bool
 	ctx    context.Context // ended by Close
@@ -82,11 +82,10 @@ func NewClient(address string, opts ClientOptions) (*Client, error) {
 	if !opts.Secure {
 		dial = append(dial, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address, append(dial, opts.DialOptions...)...)
-	if err != nil {
+	c := &Client{address: address, opts: opts, dial: append(dial, opts.DialOptions...)}
+	if err := c.open(); err != nil {
 		return nil, &shard.Error{Code: shard.InvalidConfig, ReplicaSet: opts.ReplicaSet, Reason: "the address " + address + " cannot be used", Err: err}
 	}
-	c := &Client{address: address, opts: opts, conn: conn, service: v1.NewStorageServiceClient(conn)}
 	for _, kv := range [][2]string{{metaCluster, opts.ClusterID}, {metaBuckets, number(opts.BucketCount)}, {metaReplicaSet, opts.ReplicaSet}} {
 		if kv[1] != "" {
 			c.meta = append(c.meta, kv[0], kv[1])
@@ -94,6 +93,40 @@ func NewClient(address string, opts ClientOptions) (*Client, error) {
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c, nil
+}
+
+// open makes a connection, which connects when it is needed.
+func (c *Client) open() (err error) {
+	c.conn, err = grpc.NewClient("passthrough:///"+c.address, c.dial...)
+	return err
+}
+
+// service returns the service over the connection of now.
+func (c *Client) service() v1.StorageServiceClient {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return v1.NewStorageServiceClient(c.conn)
+}
+
+// renew gives the connection up, with all that is in flight on it, for a new one.
+func (c *Client) renew(why error) {
+	c.mu.Lock()
+	x, old := c.calls, c.conn
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	if err := c.open(); err != nil {
+		c.conn = old // it was possible before
+		old = nil
+	}
+	c.mu.Unlock()
+	if x != nil {
+		x.cancel(why)
+	}
+	if old != nil {
+		_ = old.Close()
+	}
 }
 
 func number(n uint32) string {
@@ -110,9 +143,10 @@ func (c *Client) Address() string { return c.address }
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
+	conn := c.conn
 	c.mu.Unlock()
 	c.cancel()
-	err := c.conn.Close()
+	err := conn.Close()
 	c.wg.Wait()
 	return err
 }
@@ -125,7 +159,7 @@ func (c *Client) with(ctx context.Context) context.Context {
 // Do runs one unary call of the service: an admin operation. Its error is the store's where
 // there is one, and a *ConnError when the member did not answer.
 func (c *Client) Do(ctx context.Context, call func(context.Context, v1.StorageServiceClient) error) error {
-	return c.failure(call(c.with(ctx), c.service))
+	return c.failure(call(c.with(ctx), c.service()))
 }
 
 // failure tells errors of the connection, which may have been sent, from others.
@@ -150,8 +184,8 @@ func (c *Client) failure(err error) error {
 
 // Watch calls fn with what the member's discovery stream says, first with all that is so. It
 // returns when ctx ends, the stream breaks, the member has been silent for too long, or fn
-// returns an error. When it was silent, calls in flight are given up too: a connection on
-// which nothing comes is lost, whether the system knows it or not.
+// returns an error. When it was silent, the connection is given up with all that is in flight
+// on it: one on which nothing comes is lost, whether the system knows it or not.
 func (c *Client) Watch(ctx context.Context, fn func(*v1.DiscoverResponse) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -159,10 +193,10 @@ func (c *Client) Watch(ctx context.Context, fn func(*v1.DiscoverResponse) error)
 	silent := &ConnError{Address: c.address, Sent: true, Err: errors.New("it has been silent for " + c.opts.Silence.String())}
 	timer := time.AfterFunc(c.opts.ConnectTimeout+c.opts.Silence, func() {
 		cancel(silent)
-		c.abandon(silent)
+		c.renew(silent)
 	})
 	defer timer.Stop()
-	stream, err := c.service.Discover(c.with(ctx), &v1.DiscoverRequest{})
+	stream, err := c.service().Discover(c.with(ctx), &v1.DiscoverRequest{})
 	for err == nil {
 		var resp *v1.DiscoverResponse
 		if resp, err = stream.Recv(); err == nil {
@@ -185,7 +219,7 @@ func (c *Client) Watch(ctx context.Context, fn func(*v1.DiscoverResponse) error)
 func (c *Client) Discover(ctx context.Context) (*v1.DiscoverResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.service.Discover(c.with(ctx), &v1.DiscoverRequest{Once: true})
+	stream, err := c.service().Discover(c.with(ctx), &v1.DiscoverRequest{Once: true})
 	if err != nil {
 		return nil, c.failure(err)
 	}

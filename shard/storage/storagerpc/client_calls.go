@@ -66,19 +66,9 @@ func (c *Client) stream() (*callsConn, error) {
 	return c.calls, nil
 }
 
-// abandon ends the stream that takes calls, if there is one.
-func (c *Client) abandon(why error) {
-	c.mu.Lock()
-	x := c.calls
-	c.mu.Unlock()
-	if x != nil {
-		x.cancel(why)
-	}
-}
-
 // Call runs a function on the member and waits for its result. When ctx ends before that,
 // a write may still take effect, and args must stay as they are; the error then wraps that of
-// ctx, and is a *ConnError when a write was sent before.
+// ctx, and is a *ConnError of a write, or of a read that was not sent.
 func (c *Client) Call(ctx context.Context, kind v1.StorageCallKind, bucket shard.BucketID, fn string, args []byte) (result []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -201,7 +191,7 @@ func (x *callsConn) leave(ctx context.Context, p *pending) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("%s has not answered yet: %w", x.c.address, ctx.Err())
 	}
-	return nil, ctx.Err()
+	return nil, &ConnError{Address: x.c.address, Err: ctx.Err()}
 }
 
 // run opens the stream and sends until it ends.
@@ -209,9 +199,12 @@ func (x *callsConn) run() {
 	defer x.c.wg.Done()
 	slow := fmt.Errorf("no connection within %v", x.c.opts.ConnectTimeout)
 	connecting := time.AfterFunc(x.c.opts.ConnectTimeout, func() { x.cancel(slow) })
-	stream, err := x.c.service.Calls(x.c.with(x.ctx))
+	stream, err := x.c.service().Calls(x.c.with(x.ctx))
 	if err == nil {
-		_, err = stream.Header() // or the reason why not
+		// The server welcomes the stream with a header. Without one, Recv has the reason.
+		if head, herr := stream.Header(); herr != nil || head == nil {
+			_, err = stream.Recv()
+		}
 	}
 	late := !connecting.Stop()
 	if late {

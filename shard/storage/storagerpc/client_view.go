@@ -29,7 +29,7 @@ func (c *Client) View(ctx context.Context, kind v1.StorageCallKind, bucket shard
 	defer cancel()
 	stop := context.AfterFunc(c.ctx, cancel)
 	defer stop()
-	stream, err := c.service.View(c.with(ctx))
+	stream, err := c.service().View(c.with(ctx))
 	if err != nil {
 		return c.viewFailure(parent, err)
 	}
