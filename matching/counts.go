@@ -2,7 +2,9 @@ package matching
 
 import (
 	"bytes"
+	"context"
 	"strconv"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -65,6 +67,29 @@ func checkCounts(right, client *v1.PartitionCounts, id PartitionID, op operation
 		return staleCounts(right, id, "was asked with counts read %d, write %d", client.GetRead(), client.GetWrite())
 	}
 	return nil
+}
+
+// countsPause is the least time between two looks for newer counts.
+const countsPause = 50 * time.Millisecond
+
+// lookUpCounts looks for newer counts in the queue's row when a client says that it
+// knows some: it may have heard of a change before the partition. It says whether
+// there are any.
+func (e *Engine) lookUpCounts(ctx context.Context, o *owner, client *v1.PartitionCounts) bool {
+	mine := o.partitionCounts()
+	if client.GetVersion() <= mine.GetVersion() {
+		return false
+	}
+	now, last := e.steady(), o.countsAt.Load()
+	if now-last < int64(countsPause) || !o.countsAt.CompareAndSwap(last, now) {
+		return false // clients can say anything
+	}
+	q, err := e.getQueue(ctx, o.id.Namespace, o.id.Queue)
+	if err != nil {
+		return false
+	}
+	o.setCounts(q)
+	return !sameCounts(mine, o.partitionCounts())
 }
 
 func drifted(client, right int32) bool {

@@ -46,6 +46,8 @@ type Options struct {
 	NoForceLoad bool
 	// Forwarding bounds what partitions send to each other.
 	Forwarding Forwarding
+	// Scaling sets the pace of managed partition counts.
+	Scaling Scaling
 	// IdleTime without use after which a partition leaves memory. Default 5 minutes.
 	IdleTime time.Duration
 	// MaxPartitions is the most partitions in memory. Default 100,000.

@@ -115,7 +115,7 @@ func (o *owner) pull(p *pollCall, offer *offerCall) {
 
 func (o *owner) offer(r offerTasks) {
 	hold := o.engine.options.Forwarding.OfferHold
-	ctx, cancel := context.WithTimeout(o.hops, hold+lendMargin)
+	ctx, cancel := context.WithTimeout(o.offers, hold+lendMargin)
 	defer cancel()
 	to, _ := o.id.parent()
 	peer, local, err := o.engine.peers.Owner(to)
@@ -335,16 +335,23 @@ func (c *core) cancelWorker(w *cancelWorker) {
 		next := p.next
 		if p.identity == w.identity {
 			c.cancelPoll(p)
-			w.n++
+			w.count(p)
 		}
 		p = next
 	}
 	if l := c.fwd.lent; l != nil && l.identity == w.identity {
 		c.cancelAway(l)
-		w.n++
+		w.count(l)
 	}
 	c.history.forget(w.identity)
 	w.reply(nil)
+}
+
+// count counts a poll where its worker put it.
+func (w *cancelWorker) count(p *pollCall) {
+	if p.hop == v1.Hop_HOP_UNSPECIFIED {
+		w.n++
+	}
 }
 
 func (h *pollerHistory) forget(identity string) {

@@ -89,6 +89,7 @@ func (e *Engine) owner(ctx context.Context, id PartitionID, why loading) (*owner
 		lastUsed: e.steady(),
 	}
 	o.hops, o.endHops = context.WithCancel(e.hops)
+	o.offers, o.endOffers = context.WithCancel(o.hops)
 	uid := e.seed.Uint64()
 	rng := rand.New(rand.NewPCG(e.seed.Uint64(), e.seed.Uint64()))
 	e.owners[id] = o

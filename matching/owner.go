@@ -42,8 +42,10 @@ type owner struct {
 
 	// counts are the queue's, from its row or its root; scaler is a root's that
 	// decides them.
-	counts      atomic.Pointer[v1.PartitionCounts]
-	scaler      atomic.Pointer[scaler]
+	counts atomic.Pointer[v1.PartitionCounts]
+	scaler atomic.Pointer[scaler]
+	// countsAt is when the partition last looked for newer counts; steady clock.
+	countsAt    atomic.Int64
 	waiting     atomic.Int64 // polls that wait, here or elsewhere
 	working     atomic.Bool  // there are tasks that are not dead
 	backlog     atomic.Int64 // tasks that are ready
@@ -51,6 +53,8 @@ type owner struct {
 	lookedAfter int64        // of the janitor only
 	hops        context.Context
 	endHops     context.CancelFunc
+	offers      context.Context // over when the partition is to be unloaded
+	endOffers   context.CancelFunc
 	metrics     ownerMetrics // of the goroutine only
 	fault       error        // why the partition is being dropped; of the goroutine only
 }
@@ -291,6 +295,7 @@ func (o *owner) handle(c *core, ev any, reading *int) {
 		c.queue = ev.settings
 	case stop:
 		c.close()
+		o.endOffers()
 	default:
 		panic("matching: unknown event")
 	}

@@ -10,8 +10,8 @@ import (
 
 // The calls of TaskService: which partition each goes to.
 
-// balanced runs fn for the partitions that choose picks by the queue's counts, once
-// more when they turn out to be out of date.
+// balanced runs fn for the partitions that choose picks by the queue's counts, and
+// again when they turn out to be out of date.
 func (q *Queues) balanced(ctx context.Context, namespace, queue string, fn func(*queueEntry, *v1.PartitionCounts) error) error {
 	for tries := 0; ; tries++ {
 		e, counts, err := q.partitionsOf(ctx, namespace, queue, true)
@@ -27,7 +27,7 @@ func (q *Queues) balanced(ctx context.Context, namespace, queue string, fn func(
 		default:
 			return err
 		}
-		if tries > 0 {
+		if tries > 1 { // counts can change while a call is under way
 			return err
 		}
 	}

@@ -43,14 +43,28 @@ const (
 	missedRounds = 2
 )
 
+// Scaling sets the pace of managed partition counts. The zero value of a field takes
+// its default.
+type Scaling struct {
+	// Interval is how often a root asks the partitions of its queue. Default 23 s.
+	Interval time.Duration
+	// DrainBuffer is how long after a change a partition can count as empty. Default
+	// 15 s.
+	DrainBuffer time.Duration
+	// Cooldown is the least time between two changes of the number of partitions
+	// that there are to be. Default 3 s.
+	Cooldown time.Duration
+}
+
 // scaler runs the manager of a root's queue. Its goroutine lives as long as the
 // partition is in memory.
 type scaler struct {
 	o      *owner
-	adds   atomic.Int64             // tasks taken since the last look
-	row    atomic.Pointer[v1.Queue] // the queue's row, when it is news
-	write  atomic.Int32             // the write count in effect
+	adds   atomic.Int64 // tasks taken since the last look
+	news   atomic.Bool  // the queue's row has changed
+	write  atomic.Int32 // the write count in effect
 	status atomic.Pointer[v1.QueueScalingStatus]
+	rounds atomic.Int64 // of questions
 	signal chan struct{}
 
 	// Of the goroutine only.
@@ -80,7 +94,9 @@ func (o *owner) scale(q *v1.Queue) {
 			defer o.engine.background(func(context.Context) { s.run(o.hops) })
 		}
 	}
-	s.row.Store(q)
+	// The scaler reads the row itself: several that are on their way here could
+	// overtake each other.
+	s.news.Store(true)
 	s.ring()
 }
 
@@ -128,9 +144,14 @@ func (s *scaler) run(ctx context.Context) {
 
 // step does what is due, and returns how long nothing will be.
 func (s *scaler) step(ctx context.Context) time.Duration {
-	const long = time.Hour
+	const long, again = time.Hour, time.Second
 	due := false
-	if row := s.row.Swap(nil); row != nil {
+	if s.news.Swap(false) {
+		row, err := s.o.engine.getQueue(ctx, s.o.id.Namespace, s.o.id.Queue)
+		if err != nil {
+			s.news.Store(true)
+			return again
+		}
 		due = s.take(row)
 	}
 	if s.m == nil {
@@ -142,6 +163,7 @@ func (s *scaler) step(ctx context.Context) time.Duration {
 	}
 	if at, ok := s.m.Wake(); ok && now >= at {
 		s.round(ctx)
+		s.rounds.Add(1)
 		due = true
 	}
 	if due {
@@ -158,6 +180,8 @@ func (s *scaler) step(ctx context.Context) time.Duration {
 // take follows the queue's row. It says whether there may be something to change.
 func (s *scaler) take(row *v1.Queue) bool {
 	set := scalingSettings(row, s.o.engine.partitions)
+	pace := s.o.engine.options.Scaling
+	set.Interval, set.DrainBuffer, set.Cooldown = pace.Interval, pace.DrainBuffer, pace.Cooldown
 	now := s.o.engine.steady()
 	var err error
 	if s.m == nil || !bytes.Equal(s.state, row.GetScalingState()) {
@@ -222,14 +246,15 @@ func (s *scaler) round(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	clear(s.missed)
+	before := s.missed
+	s.missed = map[int32]int{}
 	now := e.steady()
 	for n, r := range reports {
 		if r != nil {
 			s.m.Answer(now, *r)
 		}
 		if missed[n] {
-			s.missed[int32(n)] = min(s.missed[int32(n)]+1, missedRounds)
+			s.missed[int32(n)] = before[int32(n)] + 1
 		}
 	}
 	if c := s.m.Counts(); c.Managed() {
@@ -335,10 +360,7 @@ func (s *scaler) change(ctx context.Context) {
 		if ctx.Err() == nil {
 			e.log.Warn("partition counts were not changed", "queue", s.o.id.String(), "err", err)
 		}
-		// It may have arrived all the same.
-		if row, err := e.getQueue(ctx, s.o.id.Namespace, s.o.id.Queue); err == nil && !row.GetDeleting() {
-			s.take(row)
-		}
+		s.news.Store(true) // it may have arrived all the same
 		return
 	}
 	before := s.o.partitionCounts()

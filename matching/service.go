@@ -49,7 +49,13 @@ func (e *Engine) enter(ctx context.Context, h *v1.PartitionHeader, id PartitionI
 		counts = o.partitionCounts()
 		if op != opEnd && h.GetHop() == v1.Hop_HOP_UNSPECIFIED && id.Sticky == "" {
 			if err := checkCounts(counts, h.GetCounts(), id, op); err != nil {
-				return err
+				if !e.lookUpCounts(ctx, o, h.GetCounts()) {
+					return err
+				}
+				counts = o.partitionCounts()
+				if err := checkCounts(counts, h.GetCounts(), id, op); err != nil {
+					return err
+				}
 			}
 		}
 		return fn(o)

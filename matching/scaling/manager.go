@@ -1,17 +1,9 @@
 package scaling
 
-import (
-	"fmt"
-	"time"
-)
+import "fmt"
 
-const (
-	// BatchSize is after how many added tasks of the queue a decision is due.
-	BatchSize = 100
-	// Interval is how often the partitions are asked and a decision is due without
-	// any task, give or take 5 %.
-	Interval = 23 * time.Second
-)
+// BatchSize is after how many added tasks of the queue a decision is due.
+const BatchSize = 100
 
 // Manager decides the partition counts of one queue. All times that it is given as
 // now are nanoseconds of one clock that does not jump.
@@ -124,7 +116,7 @@ func (m *Manager) Round(now int64, random uint64) (read int32) {
 // count as empty, if that is earlier.
 func (m *Manager) schedule(now int64, random uint64) {
 	jitter := (float64(random>>11)/(1<<53)*2 - 1) * 0.05
-	m.askAt = now + int64(float64(Interval)*(1+jitter))
+	m.askAt = now + int64(float64(m.set.Interval)*(1+jitter))
 	if drain := m.changedAt + int64(m.set.DrainBuffer); m.st.managed() && m.st.write < m.st.read && drain > now {
 		m.askAt = min(m.askAt, drain)
 	}

@@ -427,6 +427,7 @@ func TestSettings_check(t *testing.T) {
 		"shrink ratio":                   {ShrinkRatio: 1.5},
 		"shrink delta":                   {ShrinkDelta: -1},
 		"drain buffer":                   {DrainBuffer: -1},
+		"interval":                       {Interval: -1},
 		"cooldown":                       {Cooldown: 2 * time.Hour},
 		"window must be":                 {Up: []Rule{{time.Millisecond, 1}}},
 		"rate must be":                   {Down: []Rule{{time.Minute, 0}}},

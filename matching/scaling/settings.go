@@ -74,6 +74,9 @@ type Settings struct {
 	DrainBuffer time.Duration
 	// Cooldown is the least time between two changes of the target. Default 3 s.
 	Cooldown time.Duration
+	// Interval is how often the partitions are asked and a decision is due without
+	// any task, give or take 5 %. Default 23 s.
+	Interval time.Duration
 }
 
 const maxRules = 16
@@ -94,6 +97,7 @@ func (s Settings) WithDefaults() Settings {
 	def(&s.ShrinkDelta, 8)
 	def(&s.DrainBuffer, 15*time.Second)
 	def(&s.Cooldown, 3*time.Second)
+	def(&s.Interval, 23*time.Second)
 	return s
 }
 
@@ -135,6 +139,8 @@ func (s Settings) Check() error {
 		return fmt.Errorf("scaling: the drain buffer must be between 0 and 1h, not %v", s.DrainBuffer)
 	case s.Cooldown < 0 || s.Cooldown > time.Hour:
 		return fmt.Errorf("scaling: the cooldown must be between 0 and 1h, not %v", s.Cooldown)
+	case s.Interval < time.Millisecond || s.Interval > time.Hour:
+		return fmt.Errorf("scaling: the interval must be between 1ms and 1h, not %v", s.Interval)
 	case len(s.Up)+len(s.Down) > maxRules:
 		return fmt.Errorf("scaling: there are %d rules, at most %d can be", len(s.Up)+len(s.Down), maxRules)
 	}
