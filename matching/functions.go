@@ -30,6 +30,8 @@ func RegisterFunctions(reg *storage.Registry) {
 	reg.Register(fnQueueCreate, createQueueRow)
 	reg.Register(fnQueueUpdate, updateQueueRow)
 	reg.Register(fnQueueSwap, swapQueueRow)
+	reg.Register(fnStickyUse, useSticky)
+	reg.Register(fnStickyForget, forgetStickyRow)
 	reg.Register(fnQueueDelete, deleteQueueRow)
 }
 

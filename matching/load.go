@@ -169,6 +169,12 @@ func (e *Engine) loadCore(ctx context.Context, o *owner, uid uint64, rng *rand.R
 	if err != nil {
 		return nil, err
 	}
+	if o.id.Sticky != "" && why != loadDrop {
+		if err := e.noteSticky(ctx, o.id, e.now()); err != nil {
+			return nil, err
+		}
+		o.lookedAfter = e.steady()
+	}
 	e.log.Debug("partition loaded", "partition", o.id.String(), "range_id", o.rangeID)
 	st := settingsOf(q)
 	o.settings.Store(&st)

@@ -151,10 +151,15 @@ func (e *Engine) lookAfterQueues() {
 		default:
 			continue
 		}
+		if o.id.Sticky != "" && o.loadErr == nil && now-o.lookedAfter > int64(stickyNote) {
+			o.lookedAfter = now
+			e.background(func(ctx context.Context) { _ = e.noteSticky(ctx, o.id, e.now()) }) // again in an hour
+		}
 		if !o.id.isRoot() || o.loadErr != nil || now-o.lookedAfter < int64(e.options.IdleTime)/2 {
 			continue
 		}
 		o.lookedAfter = now
+		e.background(func(ctx context.Context) { e.forgetSticky(ctx, o.id) })
 		counts := o.counts.Load()
 		if counts.GetRead() > 1 && !e.options.NoForceLoad {
 			e.background(func(ctx context.Context) { e.forceLoadOthers(ctx, o) })

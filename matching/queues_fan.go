@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"math"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -321,6 +323,15 @@ func (q *Queues) DeleteQueue(ctx context.Context, req *v1.DeleteQueueRequest) (*
 	if err != nil {
 		return nil, err
 	}
+	sticky, err := q.stickyQueues(ctx, root(req.GetNamespace(), req.GetQueue()), math.MaxInt64)
+	for _, id := range sticky {
+		if err == nil && left == 0 {
+			left, err = q.dropSticky(ctx, id, req.GetForce())
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
 	if left > 0 { // tasks came at the last moment
 		return nil, cmp.Or(mark(false), queueNotEmpty(req.GetQueue(), left))
 	}
@@ -383,4 +394,25 @@ func (q *Queues) shrink(ctx context.Context, id PartitionID) {
 	if err != nil {
 		q.log.Warn("a queue's number of partitions was not lowered", "queue", id.String(), "err", err)
 	}
+}
+
+// CancelWorkerPollsOf ends all polls of a worker, by its identity, in all partitions of
+// a queue, by the counts that hold now, and refuses its new ones for 30 s. It returns
+// how many it ended.
+func (q *Queues) CancelWorkerPollsOf(ctx context.Context, namespace, queue, identity string) (int32, error) {
+	row, err := q.getQueue(ctx, namespace, queue)
+	if err != nil {
+		return 0, err
+	}
+	var n atomic.Int32
+	err = each(ctx, rowCounts(row).GetRead(), func(ctx context.Context, number int32) error {
+		id := PartitionID{Namespace: namespace, Queue: queue, Number: number}
+		req := &v1.CancelWorkerPollsRequest{Namespace: namespace, Queue: queue, Partition: number, Identity: identity}
+		return q.at(ctx, id, func(peer v1.MatchingServiceServer) error {
+			resp, err := peer.CancelWorkerPolls(ctx, req)
+			n.Add(resp.GetCancelled())
+			return err
+		})
+	})
+	return n.Load(), err
 }

@@ -45,7 +45,11 @@ func checkHop(h *v1.PartitionHeader, id PartitionID) error {
 // them.
 func (e *Engine) enter(ctx context.Context, h *v1.PartitionHeader, id PartitionID, op operation, fn func(*owner) error) (*v1.PartitionCounts, error) {
 	var counts *v1.PartitionCounts
-	err := e.retryUnloaded(ctx, id, op != opEnd, func(o *owner) error {
+	run := func(fn func(*owner) error) error { return e.retryUnloaded(ctx, id, op != opEnd, fn) }
+	if id.Sticky != "" && op == opWrite {
+		run = func(fn func(*owner) error) error { return e.addSticky(ctx, id, fn) }
+	}
+	err := run(func(o *owner) error {
 		counts = o.partitionCounts()
 		if op != opEnd && h.GetHop() == v1.Hop_HOP_UNSPECIFIED && id.Sticky == "" {
 			if err := checkCounts(counts, h.GetCounts(), id, op); err != nil {

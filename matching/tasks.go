@@ -101,19 +101,6 @@ func (e *Engine) PartitionAddTasks(ctx context.Context, preq *v1.PartitionAddTas
 	return &v1.PartitionAddTasksResponse{Response: resp, Counts: counts}, nil
 }
 
-// ownerToAdd returns the owner of the partition to add to. A sticky queue is not
-// loaded by an add: when it is not in memory, its worker is not there.
-func (e *Engine) ownerToAdd(ctx context.Context, id PartitionID) (*owner, error) {
-	if id.Sticky == "" {
-		return e.owner(ctx, id, loadCreate)
-	}
-	o := e.present(id)
-	if o == nil || o.pollerAway() {
-		return nil, errStickyUnavailable(id)
-	}
-	return o, nil
-}
-
 // masterLost says whether a write came to nothing, or to nobody knows what, because
 // the store changed its master.
 func masterLost(err error) bool {
