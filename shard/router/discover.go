@@ -17,7 +17,7 @@ import (
 const (
 	// Pauses between tries to listen to a member.
 	firstRewatch = 50 * time.Millisecond
-	lastRewatch  = time.Second
+	lastRewatch  = 500 * time.Millisecond
 	// sweepTime bounds how long a sweep waits for a replica set.
 	sweepTime = 2 * time.Second
 	// here is the distance of a member in this process: nothing is nearer.

@@ -164,12 +164,10 @@ func (r *Router) askMaster(ctx context.Context, t *try, q *request) {
 		t.err = t.set.noMaster(q.bucket)
 		return
 	}
-	if q.mode == CallRO && len(*t.set.members.Load()) > 1 {
-		// Others can answer: do not wait for one that is known to be lost.
-		if up, why := m.isUp(); !up && why != nil {
-			t.err = t.set.unreachableMaster(q.bucket, m, why)
-			return
-		}
+	// One that is known to be lost is not asked: there are others, or there will be news.
+	if up, why := m.isUp(); !up && why != nil && !errors.Is(why, shard.InvalidConfig) {
+		t.err = t.set.unreachableMaster(q.bucket, m, why)
+		return
 	}
 	t.ask(ctx, m, q, false)
 }
