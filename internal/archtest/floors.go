@@ -52,8 +52,9 @@ var Switchyard = Rules{
 		"internal/history":  0,
 		"internal/grpctest": 0,
 		// The client stack in virtual time, for tests, docs and `switchyard simulate`.
-		"internal/simulate":      2,
-		"internal/simulate/page": 0,
+		"internal/simulate":        2,
+		"internal/simulate/page":   0,
+		"internal/simulate/events": 0,
 		// Queues of a large cluster in virtual time, with the code that decides.
 		"internal/simulate/queue": 5,
 		// Only tests that drive the built program from outside.

@@ -86,7 +86,7 @@ func (c *client) run() {
 	if c.rate <= 0 {
 		return
 	}
-	c.sim.after(time.Duration(c.rand.ExpFloat64()/c.rate*float64(time.Second)), func() {
+	c.sim.After(time.Duration(c.rand.ExpFloat64()/c.rate*float64(time.Second)), func() {
 		if c.stopped {
 			return
 		}
@@ -96,9 +96,9 @@ func (c *client) run() {
 }
 
 func (c *client) request() {
-	k := &call{client: c, start: c.sim.now}
+	k := &call{client: c, start: c.sim.Now}
 	if c.retrier != nil {
-		k.retry = c.retrier.Begin(c.sim.now, retry.NoDeadline)
+		k.retry = c.retrier.Begin(c.sim.Now, retry.NoDeadline)
 	}
 	c.sim.requested()
 	k.try()
@@ -108,19 +108,19 @@ func (c *client) request() {
 func (k *call) try() {
 	c := k.client
 	if c.retrier != nil {
-		k.retry.Attempt(c.sim.now)
+		k.retry.Attempt(c.sim.Now)
 	}
 	k.live = k.live[:0]
 	first := k.send(false)
 	if c.hedger == nil || first == nil {
 		return
 	}
-	delay := c.hedger.Begin(c.sim.now)
+	delay := c.hedger.Begin(c.sim.Now)
 	if delay == retry.NoHedge {
 		return
 	}
-	c.sim.after(delay, func() {
-		if !first.over && c.hedger.Send(c.sim.now) {
+	c.sim.After(delay, func() {
+		if !first.over && c.hedger.Send(c.sim.Now) {
 			c.sim.result.Hedges++
 			k.send(true)
 		}
@@ -137,7 +137,7 @@ func (k *call) send(backup bool) *attempt {
 		return nil
 	}
 	c.sim.attempts++
-	a := &attempt{call: k, seq: c.sim.attempts, choice: choice, start: c.sim.now, backup: backup}
+	a := &attempt{call: k, seq: c.sim.attempts, choice: choice, start: c.sim.Now, backup: backup}
 	k.live = append(k.live, a)
 	k.avoid = append(k.avoid, choice.Server)
 	c.sim.attempted()
@@ -152,7 +152,7 @@ func (k *call) send(backup bool) *attempt {
 		c.connect(choice.Server)
 	case broken:
 		// As gRPC does without wait-for-ready: nothing is sent over what is down.
-		c.sim.after(0, func() { c.refuseWaiting(choice.Server) })
+		c.sim.After(0, func() { c.refuseWaiting(choice.Server) })
 	}
 	return a
 }
@@ -162,7 +162,7 @@ func (a *attempt) write() {
 	a.sent = true
 	v.inflight[a] = struct{}{}
 	life := v.life
-	v.sim.after(v.sim.world.Network, func() {
+	v.sim.After(v.sim.world.Network, func() {
 		if v.life == life {
 			v.receive(a)
 		}
@@ -183,7 +183,7 @@ func (c *client) connect(id int) {
 	v := c.sim.servers[id]
 	conn.round++
 	round := conn.round
-	c.sim.after(c.sim.world.Connect, func() {
+	c.sim.After(c.sim.world.Connect, func() {
 		if conn.state != connecting || conn.round != round {
 			return
 		}
@@ -215,7 +215,7 @@ func (c *client) reconnect(id int) {
 		wait = wait * 8 / 5
 	}
 	jitter := 0.8 + 0.4*c.rand.Float64()
-	c.sim.after(time.Duration(float64(wait)*jitter), func() {
+	c.sim.After(time.Duration(float64(wait)*jitter), func() {
 		if conn.state == broken {
 			c.connect(id)
 		}
@@ -258,7 +258,7 @@ func (a *attempt) answered(o core.Outcome, local bool) {
 	a.over = true
 	k := a.call
 	c := k.client
-	now := c.sim.now
+	now := c.sim.Now
 	a.choice.Done(o)
 	if k.over {
 		return
@@ -296,7 +296,7 @@ func (a *attempt) answered(o core.Outcome, local bool) {
 		if d.Wait == 0 {
 			k.try()
 		} else {
-			c.sim.after(d.Wait, k.try)
+			c.sim.After(d.Wait, k.try)
 		}
 		return
 	}

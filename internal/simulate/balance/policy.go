@@ -173,7 +173,7 @@ func (s *sim) stack(c *client) {
 		c.retrier = r
 	}
 	if s.policy.Hedge > 0 {
-		h, err := retry.NewHedger(retry.HedgeConfig{MaxExtraLoad: s.policy.Hedge}, budget, s.now)
+		h, err := retry.NewHedger(retry.HedgeConfig{MaxExtraLoad: s.policy.Hedge}, budget, s.Now)
 		if err != nil {
 			panic(fmt.Sprintf("simulate: %v", err))
 		}

@@ -24,7 +24,7 @@ type server struct {
 const cold = 10 * time.Second
 
 func (v *server) active(f *Fault) bool {
-	return v.sim.now >= f.From && (f.To == 0 || v.sim.now < f.To)
+	return v.sim.Now >= f.From && (f.To == 0 || v.sim.Now < f.To)
 }
 
 func (v *server) down() bool {
@@ -43,7 +43,7 @@ func (v *server) factor() float64 {
 		if f.Slow > 0 && v.active(f) {
 			x *= f.Slow
 		}
-		if age := v.sim.now - f.To; f.Cold > 0 && f.To > 0 && age >= 0 && age < cold {
+		if age := v.sim.Now - f.To; f.Cold > 0 && f.To > 0 && age >= 0 && age < cold {
 			x *= 1 + (f.Cold-1)*(1-float64(age)/float64(cold))
 		}
 	}
@@ -57,7 +57,7 @@ func (v *server) receive(a *attempt) {
 	}
 	for i := range v.faults {
 		if f := &v.faults[i]; f.Failing > 0 && v.active(f) && (f.FailShare == 0 || v.rand.Float64() < f.FailShare) {
-			v.sim.after(f.Failing, func() { v.answer(a, core.Failure) })
+			v.sim.After(f.Failing, func() { v.answer(a, core.Failure) })
 			return
 		}
 	}
@@ -75,7 +75,7 @@ func (v *server) work(a *attempt) {
 	v.busy++
 	life := v.life
 	d := time.Duration(float64(v.sim.world.service(v.rand)) * v.factor())
-	v.sim.after(d, func() {
+	v.sim.After(d, func() {
 		if v.life != life {
 			return
 		}
@@ -94,7 +94,7 @@ func (v *server) work(a *attempt) {
 
 func (v *server) answer(a *attempt, o core.Outcome) {
 	life := v.life
-	v.sim.after(v.sim.world.Network, func() {
+	v.sim.After(v.sim.world.Network, func() {
 		if v.life == life {
 			delete(v.inflight, a)
 			a.answered(o, false)

@@ -3,6 +3,8 @@ package balance
 import (
 	"math/rand/v2"
 	"time"
+
+	"github.com/switchyard-dev/switchyard/internal/simulate/events"
 )
 
 // Policy makes clients.
@@ -33,7 +35,7 @@ type Env struct {
 const tick = 500 * time.Millisecond
 
 type sim struct {
-	events
+	events.Queue
 	world    World
 	policy   Policy
 	seed     uint64
@@ -64,10 +66,10 @@ func Run(w World, p Policy, seed uint64) (*Result, error) {
 		s.addClient(i, w.Clients, share*w.rate())
 	}
 	for _, r := range w.Resize {
-		s.after(r.At, func() { s.resize(r) })
+		s.After(r.At, func() { s.resize(r) })
 	}
 	s.observe()
-	s.run(w.Duration)
+	s.Run(w.Duration)
 	s.finish()
 	return s.result, nil
 }
@@ -82,7 +84,7 @@ func (s *sim) addServer(id int) {
 		if f.Server == id {
 			v.faults = append(v.faults, f)
 			if f.Down {
-				s.after(f.From-s.now, v.goDown)
+				s.After(f.From-s.Now, v.goDown)
 			}
 		}
 	}
@@ -102,8 +104,8 @@ func (s *sim) addClient(id, total int, rate float64) {
 	choose := s.random(3, id)
 	c.chooser = s.policy.New(Env{
 		Client: id, Clients: total,
-		Now: func() time.Duration { return s.now }, Rand: choose.Uint64,
-		After:   s.after,
+		Now: func() time.Duration { return s.Now }, Rand: choose.Uint64,
+		After:   s.After,
 		Connect: c.connect, Release: c.release,
 	})
 	if s.policy.Retry || s.policy.Hedge > 0 {
@@ -152,9 +154,9 @@ func (s *sim) resize(r Resize) {
 	}
 }
 
-func (s *sim) measuring() bool { return s.now >= s.world.Warmup }
+func (s *sim) measuring() bool { return s.Now >= s.world.Warmup }
 
-func (s *sim) step() *Step { return &s.result.Steps[int(s.now/tick)] }
+func (s *sim) step() *Step { return &s.result.Steps[int(s.Now/tick)] }
 
 func (s *sim) requested() { s.step().Requests++ }
 
@@ -166,8 +168,8 @@ func (s *sim) attempted() {
 }
 
 func (s *sim) ended(k *call, ok bool) {
-	d := s.now - k.start
-	s.steps[int(s.now/tick)].add(d)
+	d := s.Now - k.start
+	s.steps[int(s.Now/tick)].add(d)
 	if !ok {
 		s.step().Failures++
 	}
@@ -190,5 +192,5 @@ func (s *sim) observe() {
 			step.Aperture += float64(a.Aperture()) / float64(len(s.clients))
 		}
 	}
-	s.after(tick, s.observe)
+	s.After(tick, s.observe)
 }

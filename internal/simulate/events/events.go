@@ -1,11 +1,13 @@
-package balance
+package events
 
 import "time"
 
-// events is a queue of things to happen, by time and then in the order of
-// planning.
-type events struct {
-	now  time.Duration
+// Queue is a queue of things to happen, by time and then in the order of planning.
+// The zero value begins at 0.
+type Queue struct {
+	// Now is the virtual time. Only Run changes it.
+	Now time.Duration
+
 	seq  uint64
 	heap []event
 }
@@ -18,10 +20,10 @@ type event struct {
 
 func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
 
-// after plans do; a negative wait counts as 0.
-func (q *events) after(wait time.Duration, do func()) {
+// After plans do; a negative wait counts as 0.
+func (q *Queue) After(wait time.Duration, do func()) {
 	q.seq++
-	q.heap = append(q.heap, event{q.now + max(wait, 0), q.seq, do})
+	q.heap = append(q.heap, event{q.Now + max(wait, 0), q.seq, do})
 	i := len(q.heap) - 1
 	for i > 0 {
 		parent := (i - 1) / 4
@@ -33,22 +35,28 @@ func (q *events) after(wait time.Duration, do func()) {
 	}
 }
 
-// run does everything up to a time.
-func (q *events) run(until time.Duration) {
+// Run does everything up to a time.
+func (q *Queue) Run(until time.Duration) { q.RunWhile(until, nil) }
+
+// RunWhile is Run that ends early when more, asked between two things, says no.
+func (q *Queue) RunWhile(until time.Duration, more func() bool) {
 	for len(q.heap) > 0 && q.heap[0].at <= until {
+		if more != nil && !more() {
+			return
+		}
 		first := q.heap[0]
 		last := len(q.heap) - 1
 		q.heap[0] = q.heap[last]
 		q.heap[last] = event{}
 		q.heap = q.heap[:last]
 		q.sink()
-		q.now = first.at
+		q.Now = first.at
 		first.do()
 	}
-	q.now = max(q.now, until)
+	q.Now = max(q.Now, until)
 }
 
-func (q *events) sink() {
+func (q *Queue) sink() {
 	i := 0
 	for {
 		least := i
