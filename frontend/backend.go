@@ -9,7 +9,7 @@ import (
 // Backend does what the API promises. Requests that reach it are checked: names,
 // ids, durations and sizes are within the limits, batches are neither empty nor
 // too large and have no nil items, the namespace is set, task ids are set and in
-// lower case, PollTasks has max_tasks and wait, lists have a page size. Fields
+// lower case, polls have a number and a wait and calls a timeout, lists have a page size. Fields
 // that fall back to the queue's configuration may still be empty.
 //
 // A backend returns one result per item, in order, and errors with a reason of
@@ -24,6 +24,10 @@ type Backend interface {
 	ReleaseTasks(context.Context, *v1.ReleaseTasksRequest) (*v1.ReleaseTasksResponse, error)
 	GetTask(context.Context, *v1.GetTaskRequest) (*v1.GetTaskResponse, error)
 	CancelTask(context.Context, *v1.CancelTaskRequest) (*v1.CancelTaskResponse, error)
+
+	Call(context.Context, *v1.CallRequest) (*v1.CallResponse, error)
+	PollCalls(context.Context, *v1.PollCallsRequest) (*v1.PollCallsResponse, error)
+	AnswerCalls(context.Context, *v1.AnswerCallsRequest) (*v1.AnswerCallsResponse, error)
 
 	CreateQueue(context.Context, *v1.CreateQueueRequest) (*v1.CreateQueueResponse, error)
 	UpdateQueue(context.Context, *v1.UpdateQueueRequest) (*v1.UpdateQueueResponse, error)

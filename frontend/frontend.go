@@ -29,10 +29,11 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Frontend implements the two services of the API. It is safe for concurrent use.
+// Frontend implements the services of the API. It is safe for concurrent use.
 type Frontend struct {
 	v1.UnimplementedTaskServiceServer
 	v1.UnimplementedQueueServiceServer
+	v1.UnimplementedCallServiceServer
 
 	backend Backend
 	limits  Limits
@@ -112,7 +113,8 @@ func (f *Frontend) begin(ctx context.Context, m method) (context.Context, call, 
 		return ctx, c, ended(err)
 	}
 	counter, limit, what := &f.requests, int64(f.limits.InFlightRequests), "requests"
-	if m == mPollTasks {
+	waits := m == mPollTasks || m == mPollCalls || m == mCall
+	if waits {
 		counter, limit, what = &f.polls, int64(f.limits.InFlightPolls), "polls"
 	}
 	if counter.Add(1) > limit {
@@ -120,7 +122,7 @@ func (f *Frontend) begin(ctx context.Context, m method) (context.Context, call, 
 		return ctx, c, overloaded("in_flight_"+what, limit, "the node has %d %s in progress and takes no more; retry later", limit, what)
 	}
 	c.counter = counter
-	if m != mPollTasks {
+	if !waits {
 		if _, ok := ctx.Deadline(); !ok {
 			ctx, c.cancel = context.WithTimeout(ctx, f.limits.RequestTimeout)
 		}

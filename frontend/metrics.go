@@ -17,6 +17,8 @@ const (
 	mFailTasks
 	mExtendLeases
 	mReleaseTasks
+	mPollCalls
+	mAnswerCalls
 	mGetTask
 	mCancelTask
 	mCreateQueue
@@ -29,13 +31,15 @@ const (
 	mPurgeQueue
 	mListDeadTasks
 	mRedriveDeadTasks
+	mCall
 	methodCount
 )
 
 var methodNames = [methodCount]string{
-	"AddTasks", "PollTasks", "CompleteTasks", "FailTasks", "ExtendLeases", "ReleaseTasks", "GetTask", "CancelTask",
+	"AddTasks", "PollTasks", "CompleteTasks", "FailTasks", "ExtendLeases", "ReleaseTasks",
+	"PollCalls", "AnswerCalls", "GetTask", "CancelTask",
 	"CreateQueue", "UpdateQueue", "DeleteQueue", "ListQueues", "DescribeQueue", "PauseQueue", "ResumeQueue",
-	"PurgeQueue", "ListDeadTasks", "RedriveDeadTasks",
+	"PurgeQueue", "ListDeadTasks", "RedriveDeadTasks", "Call",
 }
 
 // metrics counts and times calls. What a successful call touches is resolved
@@ -66,13 +70,13 @@ func newMetrics(reg prometheus.Registerer, f *Frontend) (*metrics, error) {
 	}, []string{"method"})
 	items := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "switchyard_frontend_batch_items",
-		Help:    "Items per call: tasks added or polled, leases completed, failed, extended or released.",
+		Help:    "Items per call: tasks added or polled, leases completed, failed, extended or released, calls polled or answered.",
 		Buckets: []float64{0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000},
 	}, []string{"method"})
 	for i := range methodCount {
 		m.ok[i] = m.requests.WithLabelValues(methodNames[i], codes.OK.String(), "")
 		m.duration[i] = duration.WithLabelValues(methodNames[i])
-		if i <= mReleaseTasks {
+		if i <= mAnswerCalls {
 			m.items[i] = items.WithLabelValues(methodNames[i])
 			m.faults.WithLabelValues(methodNames[i])
 		}

@@ -22,6 +22,9 @@ func (f *Frontend) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (resp 
 	if err := f.batch(&c, &req.Namespace, req.Queue, "tasks", len(req.Tasks)); err != nil {
 		return nil, err
 	}
+	if err := f.limits.checkSticky(req.StickyWorker); err != nil {
+		return nil, err
+	}
 	var bad faults
 	var size int64
 	for i, t := range req.Tasks {
@@ -117,9 +120,11 @@ func (f *Frontend) checkPoll(ctx context.Context, req *v1.PollTasksRequest) erro
 	if err := l.address(&req.Namespace, req.Queue); err != nil {
 		return err
 	}
-	if len(req.Identity) > l.IdentityBytes {
-		return tooLarge(reason.InvalidIdentity, "identity", l.IdentityBytes,
-			"the identity is %d bytes long; at most %d are allowed", len(req.Identity), l.IdentityBytes)
+	if err := l.checkIdentity(req.Identity); err != nil {
+		return err
+	}
+	if err := l.checkSticky(req.StickyWorker); err != nil {
+		return err
 	}
 	switch {
 	case req.MaxTasks == 0:
@@ -147,6 +152,29 @@ func (f *Frontend) checkPoll(ctx context.Context, req *v1.PollTasksRequest) erro
 	}
 	if req.Wait == nil {
 		req.Wait = durationpb.New(wait)
+	}
+	return nil
+}
+
+// checkIdentity checks who somebody says to be.
+func (l *Limits) checkIdentity(identity string) error {
+	if len(identity) > l.IdentityBytes {
+		return tooLarge(reason.InvalidIdentity, "identity", l.IdentityBytes,
+			"the identity is %d bytes long; at most %d are allowed", len(identity), l.IdentityBytes)
+	}
+	return nil
+}
+
+// checkSticky checks the name of a worker that has a queue of its own.
+func (l *Limits) checkSticky(worker string) error {
+	if len(worker) > min(l.IdentityBytes, maxTokenBytes/2) {
+		return tooLarge(reason.InvalidIdentity, "sticky_worker", l.IdentityBytes,
+			"the worker's name is %d bytes long; at most %d are allowed", len(worker), min(l.IdentityBytes, maxTokenBytes/2))
+	}
+	for i := 0; i < len(worker); i++ {
+		if charClass[worker[i]]&charControl != 0 {
+			return invalid(reason.InvalidIdentity, "sticky_worker", "the worker's name %q has a control character", shorten(worker))
+		}
 	}
 	return nil
 }

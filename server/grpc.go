@@ -85,6 +85,7 @@ func registerAPI(s grpc.ServiceRegistrar, f *frontend.Frontend, logger *slog.Log
 	r := registrar{ServiceRegistrar: s, logger: logger, limits: f.Limits()}
 	v1.RegisterTaskServiceServer(r, f)
 	v1.RegisterQueueServiceServer(r, f)
+	v1.RegisterCallServiceServer(r, f)
 	return r
 }
 

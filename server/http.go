@@ -58,6 +58,9 @@ func newHTTPServer(o httpOptions) (*http.Server, error) {
 	if err := v1.RegisterTaskServiceHandlerServer(ctx, gateway, o.frontend); err != nil {
 		return nil, err
 	}
+	if err := v1.RegisterCallServiceHandlerServer(ctx, gateway, o.frontend); err != nil {
+		return nil, err
+	}
 	if err := v1.RegisterQueueServiceHandlerServer(ctx, gateway, o.frontend); err != nil {
 		return nil, err
 	}
