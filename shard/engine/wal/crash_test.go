@@ -235,12 +235,12 @@ func crashRun(t *testing.T, d Durability, seed uint64) {
 	for range 5 {
 		if rng.IntN(4) == 0 {
 			// The power may go while the log is being opened, too.
-			f.fs.cutAt = 1 + rng.IntN(6)
+			f.fs.set(func(p *powerFS) { p.cutAt = 1 + rng.IntN(6) })
 			opt := f.opt
 			opt.FS = f.fs
 			if l, _, err := Open("/wal", opt); err == nil {
 				f.fs.mu.Lock()
-				f.fs.off = true
+				f.fs.set(func(p *powerFS) { p.off = true })
 				f.fs.mu.Unlock()
 				_ = l.Close()
 			} else {
@@ -254,7 +254,7 @@ func crashRun(t *testing.T, d Durability, seed uint64) {
 		f.open()
 		killed = false
 		f.fs.mu.Lock()
-		f.fs.cutAt = f.fs.ops + 1 + rng.IntN(1+rng.IntN(150))
+		f.fs.set(func(p *powerFS) { p.cutAt = p.ops + 1 + rng.IntN(1+rng.IntN(150)) })
 		f.fs.mu.Unlock()
 		for range 1 + rng.IntN(60) {
 			if !f.act() {

@@ -83,6 +83,8 @@ func segments(t testing.TB, fs FS) *Report {
 }
 
 func (p *powerFS) flip(name string, off int64, bit int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	n := p.names[name]
 	n.cur = slices.Clone(n.cur)
 	n.cur[off] ^= 1 << bit
@@ -111,13 +113,13 @@ func TestOpen_reportsAFlippedBitInEveryByteButTheLastFrames(t *testing.T) {
 		}
 		for off := int64(0); off < end; off += step {
 			fs := killed.kill()
-			killed.off = false
+			killed.set(func(p *powerFS) { p.off = false })
 			fs.flip(s.File, off, int(off)%8)
-			before := fs.ops
+			before := fs.operations()
 			c := openErr(t, fs)
 			require.Equal(t, s.File, c.File, "byte %d of %s", off, s.File)
 			require.LessOrEqual(t, c.Offset, off)
-			require.Equal(t, before, fs.ops, "a refused log must not be changed")
+			require.Equal(t, before, fs.operations(), "a refused log must not be changed")
 		}
 	}
 }
@@ -133,7 +135,7 @@ func TestOpen_reportsAFlippedBitInTheLastEntryAfterACleanClose(t *testing.T) {
 	s := rep.Segments[0]
 	for off := int64(0); off < s.LastFrame; off++ {
 		fs := base.kill()
-		base.off = false
+		base.set(func(p *powerFS) { p.off = false })
 		fs.flip(s.File, off, 3)
 		openErr(t, fs)
 	}
@@ -228,7 +230,7 @@ func TestOpen_missingOrShortenedFilesAreDamage(t *testing.T) {
 			require.Equal(t, s.File, c.File, "%d bytes cut off %s", cut, s.File)
 		}
 	}
-	base.off = false
+	base.set(func(p *powerFS) { p.off = false })
 	l, rec := openAt(t, base)
 	require.True(t, rec.Clean)
 	requireEntries(t, l, 1, 100)
@@ -242,7 +244,7 @@ func TestOpen_refusesANewerVersionAndUnreadableFiles(t *testing.T) {
 	require.NoError(t, l.Close())
 	name := segments(t, fs).Segments[0].File
 	bad := fs.kill()
-	fs.off = false
+	fs.set(func(p *powerFS) { p.off = false })
 	b := bad.names[name].cur
 	var h segmentHeader
 	require.NoError(t, h.parse(b, 1))
@@ -254,12 +256,13 @@ func TestOpen_refusesANewerVersionAndUnreadableFiles(t *testing.T) {
 
 	broken := errors.New("input/output error")
 	for _, op := range []string{"open", "read"} {
-		fs.fail = func(o, file string) error {
+		fail := func(o, file string) error {
 			if o == op {
 				return broken
 			}
 			return nil
 		}
+		fs.set(func(p *powerFS) { p.fail = fail })
 		_, _, err = Open("/wal", Options{FS: fs})
 		require.ErrorIs(t, err, broken)
 		require.Contains(t, err.Error(), "0000000000000001.seg")
@@ -300,7 +303,7 @@ func TestOpen_aFrameInsideAnEntryIsData(t *testing.T) {
 	inside := func(fs *powerFS, off int64) []byte {
 		h := frameHeader{kind: kindClosed, seq: 6, synced: 5}
 		var sh segmentHeader
-		require.NoError(t, sh.parse(fs.names["/wal/"+segmentName(1)].cur, 1))
+		require.NoError(t, sh.parse(fs.content("/wal/"+segmentName(1)), 1))
 		h.salt = sh.salt
 		b := make([]byte, 7+frameHeaderSize) // an entry's data begins on byte 1 of 8
 		h.put(b[7:])
@@ -371,7 +374,7 @@ func TestRepair_cutsAtTheDamageAndKeepsWhatItCuts(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("segment %d byte %d", s.Segment, off), func(t *testing.T) {
 				fs := base.kill()
-				base.off = false
+				base.set(func(p *powerFS) { p.off = false })
 				fs.flip(s.File, off, 0)
 				c := openErr(t, fs)
 				bad, err := Check("/wal", fs)

@@ -33,13 +33,14 @@ func TestLog_failsForGoodAtTheFirstFault(t *testing.T) {
 			on.Store(true)
 			count := 0
 			fs.mu.Lock()
-			fs.fail = func(op, file string) error {
+			fail := func(op, file string) error {
 				if on.Load() && op == fault.op && strings.HasSuffix(file, extSegment) {
 					count++
 					return fault.err
 				}
 				return nil
 			}
+			fs.set(func(p *powerFS) { p.fail = fail })
 			fs.mu.Unlock()
 			first := l.StoreLog(entries(6, 6, 20)[0])
 			require.ErrorIs(t, first, ErrFailed)
@@ -77,12 +78,13 @@ func TestLog_writesAgainAtOpenWhatNoFrameProvesDurable(t *testing.T) {
 	fs := newPowerFS(1)
 	l, _ := openAt(t, fs)
 	store(t, l, 1, 5, 20)
-	fs.fail = func(op, file string) error {
+	fail := func(op, file string) error {
 		if op == "sync" && strings.HasSuffix(file, extSegment) {
 			return syscall.EIO
 		}
 		return nil
 	}
+	fs.set(func(p *powerFS) { p.fail = fail })
 	require.ErrorIs(t, l.StoreLog(entries(6, 6, 2000)[0]), syscall.EIO)
 	_ = l.Close()
 	fs = fs.kill()
@@ -100,7 +102,7 @@ func TestLog_writesAgainAtOpenWhatNoFrameProvesDurable(t *testing.T) {
 
 func TestLog_tellsOfLowSpaceBeforeItFails(t *testing.T) {
 	fs := newPowerFS(1)
-	fs.space = 3 * MinSegmentBytes
+	fs.set(func(p *powerFS) { p.space = 3 * MinSegmentBytes })
 	low := make(chan error, 10)
 	l, _ := openAt(t, fs, func(o *Options) { o.OnLowSpace = func(err error) { low <- err } })
 	var told, acked uint64
@@ -128,7 +130,7 @@ func TestLog_tellsOfLowSpaceBeforeItFails(t *testing.T) {
 	require.Greater(t, acked, told)
 	require.Error(t, l.Close())
 	fs = fs.cut()
-	fs.space = -1
+	fs.set(func(p *powerFS) { p.space = -1 })
 	l, _ = openAt(t, fs)
 	requireEntries(t, l, 1, acked)
 	store(t, l, acked+1, acked+50, 100)
@@ -138,14 +140,14 @@ func TestLog_tellsOfLowSpaceBeforeItFails(t *testing.T) {
 func TestLog_goesOnWhenSpaceComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newPowerFS(1)
-		fs.space = 2 * MinSegmentBytes
+		fs.set(func(p *powerFS) { p.space = 2 * MinSegmentBytes })
 		var lows atomic.Int32
 		l, _ := openAt(t, fs, func(o *Options) { o.OnLowSpace = func(error) { lows.Add(1) } })
 		store(t, l, 1, 30, 100)
 		synctest.Wait()
 		require.Equal(t, int32(1), lows.Load())
 		fs.mu.Lock()
-		fs.space = -1
+		fs.set(func(p *powerFS) { p.space = -1 })
 		fs.mu.Unlock()
 		time.Sleep(2 * retrySpare)
 		synctest.Wait()

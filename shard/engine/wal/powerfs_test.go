@@ -72,6 +72,28 @@ func (p *powerFS) after() error {
 	return nil
 }
 
+// content returns what a file holds, written back or not. A log that is open may be making
+// spare files meanwhile.
+func (p *powerFS) content(name string) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.names[name].cur)
+}
+
+// set changes the file system's own fields. A log that is open works on it in the background.
+func (p *powerFS) set(change func(*powerFS)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(p)
+}
+
+// operations returns how many there were.
+func (p *powerFS) operations() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ops
+}
+
 // kill returns the file system as the next process sees it when this one was killed: nothing is lost, nothing is synced.
 func (p *powerFS) kill() *powerFS {
 	p.mu.Lock()

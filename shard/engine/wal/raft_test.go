@@ -93,7 +93,7 @@ func TestRaft_commandsSurvivePowerCuts(t *testing.T) {
 			if i == 80 {
 				// From here on nothing is acknowledged; the log fails in the middle of a command.
 				fs.mu.Lock()
-				fs.cutAt = fs.ops + 2
+				fs.set(func(p *powerFS) { p.cutAt = p.ops + 2 })
 				fs.mu.Unlock()
 			}
 		}

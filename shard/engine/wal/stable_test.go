@@ -20,7 +20,7 @@ func TestStable_keepsValuesThroughPowerCuts(t *testing.T) {
 				require.Contains(t, []uint64{v, v + 1}, got, "seed %d", seed)
 				want[k] = got
 			}
-			fs.cutAt = fs.ops + 1 + int(seed+n)%12
+			fs.set(func(p *powerFS) { p.cutAt = p.ops + 1 + int(seed+n)%12 })
 			for {
 				key := string(rune('a' + seed%3))
 				if s.SetUint64([]byte(key), want[key]+1) != nil {
@@ -52,12 +52,12 @@ func TestStable_reportsAFlippedBitInEveryByte(t *testing.T) {
 	size := len(fs.names["/s/stable"].cur)
 	for off := range size {
 		bad := fs.kill()
-		fs.off = false
+		fs.set(func(p *powerFS) { p.off = false })
 		bad.flip("/s/stable", int64(off), off%8)
 		_, err := OpenStable("/s", StableOptions{FS: bad})
 		require.ErrorIs(t, err, ErrCorrupt, "byte %d", off)
 		bad = fs.kill()
-		fs.off = false
+		fs.set(func(p *powerFS) { p.off = false })
 		bad.names["/s/stable"].cur = bad.names["/s/stable"].cur[:off]
 		_, err = OpenStable("/s", StableOptions{FS: bad})
 		require.ErrorIs(t, err, ErrCorrupt, "cut at %d", off)
