@@ -1,7 +1,9 @@
 package wal
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -102,6 +104,9 @@ func (osFS) List(dir string) ([]FileInfo, error) {
 			continue
 		}
 		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it went away meanwhile: a log makes and renames files in the background
+		}
 		if err != nil {
 			return nil, err
 		}
