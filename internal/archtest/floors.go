@@ -29,6 +29,7 @@ var Switchyard = Rules{
 
 		"matching":         4,
 		"matching/scaling": 4,
+		"matching/routing": 4,
 
 		"frontend": 5,
 
@@ -68,12 +69,13 @@ var Switchyard = Rules{
 		"shard/router":     {"shard/storage"},
 		"shard/storage":    {"shard/storage"},
 		"shard/rebalancer": {"shard/router", "shard/storage"},
-		"matching":         {"matching", "matching/scaling"},
+		"membership":       {"membership"},
+		"matching":         {"matching", "matching/scaling", "matching/routing"},
 		"server":           {"console"},
 		"internal/loadgen": {"."},
 		"retry/grpcretry":  {"balance/grpcbalance"},
 	},
-	Pure: []string{"shard", "balance", "retry", "matching/scaling"},
+	Pure: []string{"shard", "balance", "retry", "matching/scaling", "matching/routing", "membership/ring"},
 	Impure: []string{
 		"os", "io/fs", "net", "syscall", "math/rand", "crypto/rand", "log", "database/sql",
 		"golang.org/x/sys", "google.golang.org/grpc",
