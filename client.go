@@ -35,6 +35,7 @@ type Client struct {
 	link   *link.Client             // nil when hot is conn
 	tasks  v1.TaskServiceClient
 	queues v1.QueueServiceClient
+	calls  v1.CallServiceClient
 
 	// ctx ends with Close; shared requests run under it.
 	ctx     context.Context
@@ -106,6 +107,7 @@ func Dial(target string, opts ...DialOption) (*Client, error) {
 		conn:   conn,
 		tasks:  v1.NewTaskServiceClient(conn),
 		queues: v1.NewQueueServiceClient(conn),
+		calls:  v1.NewCallServiceClient(conn),
 		adders: make(map[string]*adder),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -149,6 +151,9 @@ func (c *Client) TaskService() v1.TaskServiceClient { return c.tasks }
 
 // QueueService returns the generated client of the queue service.
 func (c *Client) QueueService() v1.QueueServiceClient { return c.queues }
+
+// CallService returns the generated client of the call service.
+func (c *Client) CallService() v1.CallServiceClient { return c.calls }
 
 // bounded returns ctx with the client's timeout if it has no deadline.
 func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {

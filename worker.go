@@ -52,6 +52,10 @@ type WorkerOptions struct {
 	Logger *slog.Logger
 	// Identity is the name of this poller; default: the client's identity.
 	Identity string
+	// Sticky makes the worker poll its own, sticky queue of this name beside the
+	// queue, and nothing else; see Client.AddSticky. A worker that wants both runs
+	// two.
+	Sticky string
 }
 
 // TaskError tells of something that went wrong between a worker and the server.

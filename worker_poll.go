@@ -89,6 +89,8 @@ func (w *Worker) fetch(ctx context.Context, n int) ([]Job, error) {
 		MaxTasks:  int32(n),
 		Wait:      durationpb.New(w.opts.PollWait),
 		LeaseTime: durationProto(w.opts.LeaseTime),
+
+		StickyWorker: w.opts.Sticky,
 	}
 	response := pollResponse{now: time.Now}
 	err := w.client.hot.Invoke(ctx, v1.TaskService_PollTasks_FullMethodName, request, &response)
