@@ -3,9 +3,7 @@ package router
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -44,15 +42,15 @@ func eventually(t testing.TB, what string, f func() bool) {
 // may be behind.
 type seat struct {
 	*storage.Storage
+	*refs
 	id string
 
-	master        atomic.Pointer[string] // shared by the members; nil when there is none
-	others        []*seat
+	master        atomic.Pointer[string] // nil when there is none
 	reads, writes atomic.Int64
 	views         atomic.Int64
 	// hold, if set, keeps reads and writes until the channel is closed.
-	hold atomic.Pointer[chan struct{}]
-	id64 string
+	hold    atomic.Pointer[chan struct{}]
+	cluster string
 }
 
 func (s *seat) isMaster() bool { m := s.master.Load(); return m != nil && *m == s.id }
@@ -131,7 +129,7 @@ func (s *seat) ViewAny(ctx context.Context, b shard.BucketID, fn func(*storage.V
 	return s.Storage.View(ctx, b, fn)
 }
 
-func (s *seat) ClusterID() string { return s.id64 }
+func (s *seat) ClusterID() string { return s.cluster }
 
 // proxy stands between a router and a member and can be cut.
 type proxy struct {
@@ -272,7 +270,7 @@ func newGroup(t testing.TB, store *storage.Storage, size int) *group {
 	t.Helper()
 	g := &group{name: store.ReplicaSet(), store: store}
 	for i := range size {
-		st := &seat{Storage: store, id: g.name + string(rune('1'+i))}
+		st := &seat{Storage: store, refs: new(refs), id: g.name + string(rune('1'+i))}
 		srv, err := storagerpc.NewServer(storagerpc.ServerOptions{Storage: st, Member: st.id, Heartbeat: 50 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
@@ -411,7 +409,3 @@ func wantError(t testing.TB, err error, code shard.Code) *shard.Error {
 	}
 	return e
 }
-
-// drain reads what is left, so that a connection can be closed in peace.
-var _ = io.Discard
-var _ = slices.Max[[]int]

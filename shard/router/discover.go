@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -18,6 +19,8 @@ const (
 	// Pauses between tries to listen to a member.
 	firstRewatch = 50 * time.Millisecond
 	lastRewatch  = 500 * time.Millisecond
+	// retireTime is how long calls in flight to a member that is no longer one have to end.
+	retireTime = 10 * time.Second
 	// sweepTime bounds how long a sweep waits for a replica set.
 	sweepTime = 2 * time.Second
 	// here is the distance of a member in this process: nothing is nearer.
@@ -38,10 +41,10 @@ func (r *Router) follow(sets []Set) error {
 			now = append(now, s)
 		}
 	}
+	if err := checkSets(sets, now); err != nil {
+		return err
+	}
 	for _, t := range sets {
-		if slices.ContainsFunc(now, func(s *replicaSet) bool { return s.name == t.Name }) {
-			return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: t.Name, Reason: "the name stands twice"}
-		}
 		i := slices.IndexFunc(old, func(s *replicaSet) bool { return s.name == t.Name })
 		s := (*replicaSet)(nil)
 		if i >= 0 {
@@ -49,10 +52,17 @@ func (r *Router) follow(sets []Set) error {
 		} else {
 			s = newSet(t.Name)
 		}
+		now = append(now, s)
 		if err := r.followMembers(s, t.Members); err != nil {
+			// What has come to be is not forgotten.
+			for _, s := range old {
+				if !slices.Contains(now, s) {
+					now = append(now, s)
+				}
+			}
+			r.sets.Store(&now)
 			return err
 		}
-		now = append(now, s)
 	}
 	r.sets.Store(&now)
 	for _, s := range old {
@@ -70,15 +80,34 @@ func (r *Router) follow(sets []Set) error {
 	return nil
 }
 
+// checkSets checks that names and ids are unique, also with those that are whole in this process.
+func checkSets(sets []Set, whole []*replicaSet) error {
+	names := map[string]bool{}
+	for _, s := range whole {
+		names[s.name] = true
+	}
+	for _, s := range sets {
+		if s.Name == "" || names[s.Name] {
+			return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: s.Name, Reason: "the name stands twice, or is empty"}
+		}
+		names[s.Name] = true
+		ids := map[string]bool{}
+		for _, m := range s.Members {
+			if m.ID == "" || ids[m.ID] {
+				return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: s.Name, Reason: fmt.Sprintf("the member id %q stands twice, or is empty", m.ID)}
+			}
+			ids[m.ID] = true
+		}
+	}
+	return nil
+}
+
 // followMembers makes a replica set have these members. r.mu must be held.
 func (r *Router) followMembers(s *replicaSet, members []Member) error {
 	old := *s.members.Load()
 	var now []*member
 	var fresh []*member
 	for _, want := range members {
-		if want.ID == "" || slices.ContainsFunc(now, func(m *member) bool { return m.ID == want.ID }) {
-			return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: s.name, Reason: "member " + want.ID + " stands twice, or has no id"}
-		}
 		i := slices.IndexFunc(old, func(m *member) bool { return m.Member == want })
 		if i >= 0 {
 			now = append(now, old[i])
@@ -86,6 +115,9 @@ func (r *Router) followMembers(s *replicaSet, members []Member) error {
 		}
 		m, err := r.newMember(s, want)
 		if err != nil {
+			for _, m := range fresh {
+				_ = m.link.close()
+			}
 			return err
 		}
 		now = append(now, m)
@@ -137,9 +169,11 @@ func (r *Router) drop(m *member) {
 		delete(r.watchers, m)
 	}
 	r.wg.Add(1)
-	go func() { // it waits for calls in flight to hear of it
+	go func() {
 		defer r.wg.Done()
-		_ = m.link.close()
+		ctx, cancel := context.WithTimeout(r.ctx, retireTime)
+		defer cancel()
+		_ = m.link.retire(ctx)
 	}()
 }
 

@@ -22,6 +22,9 @@ type link interface {
 	watch(ctx context.Context, fn func(*v1.DiscoverResponse) error) error
 	discover(ctx context.Context) (*v1.DiscoverResponse, error)
 	admin(ctx context.Context, call func(context.Context, v1.StorageServiceClient) error) error
+	mapCall(ctx context.Context, req *v1.MapCallRequest, fn func(shard.BucketID, []byte, error)) error
+	// retire closes the link when its calls in flight have ended, or ctx has.
+	retire(ctx context.Context) error
 	close() error
 }
 
@@ -62,6 +65,12 @@ func (l remote) admin(ctx context.Context, call func(context.Context, v1.Storage
 	return l.c.Do(ctx, call)
 }
 
+func (l remote) mapCall(ctx context.Context, req *v1.MapCallRequest, fn func(shard.BucketID, []byte, error)) error {
+	return l.c.MapCall(ctx, req, fn)
+}
+
+func (l remote) retire(ctx context.Context) error { return l.c.Retire(ctx) }
+
 func (l remote) close() error { return l.c.Close() }
 
 // direct is a member in this process.
@@ -95,6 +104,17 @@ func (l direct) discover(ctx context.Context) (resp *v1.DiscoverResponse, err er
 func (l direct) admin(ctx context.Context, call func(context.Context, v1.StorageServiceClient) error) error {
 	return l.s.Do(ctx, call)
 }
+
+func (l direct) mapCall(ctx context.Context, req *v1.MapCallRequest, fn func(shard.BucketID, []byte, error)) error {
+	return l.s.RunMapCall(ctx, req, func(resp *v1.MapCallResponse) error {
+		for _, r := range resp.GetResults() {
+			fn(shard.BucketID(r.GetId()), r.GetResult(), storagerpc.DecodeError(r.GetError()))
+		}
+		return nil
+	})
+}
+
+func (direct) retire(context.Context) error { return nil }
 
 func (direct) close() error { return nil }
 

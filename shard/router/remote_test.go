@@ -354,7 +354,7 @@ func TestRemote_aBucketThatIsNowhere(t *testing.T) {
 
 func TestRemote_refusesAnotherCluster(t *testing.T) {
 	g := newCluster(t, 1, "a")[0]
-	g.nodes[0].id64 = "one"
+	g.nodes[0].cluster = "one"
 	for name, c := range map[string]struct {
 		opts Options
 		set  string

@@ -58,6 +58,7 @@ func New(opts Options) (*Router, error) {
 	if opts.Topology != nil {
 		sets, changed := opts.Topology.Sets()
 		if err := r.follow(sets); err != nil {
+			r.Close()
 			return nil, err
 		}
 		if changed != nil {

@@ -1095,8 +1095,10 @@ type StorageInfoResponse struct {
 	Moves   []*BucketMove     `protobuf:"bytes,21,rep,name=moves,proto3" json:"moves,omitempty"`
 	// Names of the replica sets that were ever seen.
 	KnownReplicaSets []string `protobuf:"bytes,22,rep,name=known_replica_sets,json=knownReplicaSets,proto3" json:"known_replica_sets,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Rebalancing was turned off here.
+	RebalancingOff bool `protobuf:"varint,23,opt,name=rebalancing_off,json=rebalancingOff,proto3" json:"rebalancing_off,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StorageInfoResponse) Reset() {
@@ -1281,6 +1283,13 @@ func (x *StorageInfoResponse) GetKnownReplicaSets() []string {
 		return x.KnownReplicaSets
 	}
 	return nil
+}
+
+func (x *StorageInfoResponse) GetRebalancingOff() bool {
+	if x != nil {
+		return x.RebalancingOff
+	}
+	return false
 }
 
 type RefRequest struct {
@@ -1859,6 +1868,104 @@ func (*ChangeBucketsResponse) Descriptor() ([]byte, []int) {
 	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{25}
 }
 
+type ListBucketsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Numbers of states; empty for all but ABSENT.
+	States []uint32 `protobuf:"varint,1,rep,packed,name=states,proto3" json:"states,omitempty"`
+	// Only those that are not being copied somewhere.
+	Resting       bool `protobuf:"varint,2,opt,name=resting,proto3" json:"resting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBucketsRequest) Reset() {
+	*x = ListBucketsRequest{}
+	mi := &file_switchyard_v1_storage_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBucketsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBucketsRequest) ProtoMessage() {}
+
+func (x *ListBucketsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_storage_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBucketsRequest.ProtoReflect.Descriptor instead.
+func (*ListBucketsRequest) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ListBucketsRequest) GetStates() []uint32 {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ListBucketsRequest) GetResting() bool {
+	if x != nil {
+		return x.Resting
+	}
+	return false
+}
+
+type ListBucketsResponse struct {
+	state         protoimpl.MessageState        `protogen:"open.v1"`
+	Buckets       []*ListBucketsResponse_Bucket `protobuf:"bytes,1,rep,name=buckets,proto3" json:"buckets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBucketsResponse) Reset() {
+	*x = ListBucketsResponse{}
+	mi := &file_switchyard_v1_storage_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBucketsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBucketsResponse) ProtoMessage() {}
+
+func (x *ListBucketsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_storage_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBucketsResponse.ProtoReflect.Descriptor instead.
+func (*ListBucketsResponse) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ListBucketsResponse) GetBuckets() []*ListBucketsResponse_Bucket {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
 type CheckBucketsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Empty for all that are here.
@@ -1869,7 +1976,7 @@ type CheckBucketsRequest struct {
 
 func (x *CheckBucketsRequest) Reset() {
 	*x = CheckBucketsRequest{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[26]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1881,7 +1988,7 @@ func (x *CheckBucketsRequest) String() string {
 func (*CheckBucketsRequest) ProtoMessage() {}
 
 func (x *CheckBucketsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[26]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1894,7 +2001,7 @@ func (x *CheckBucketsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckBucketsRequest.ProtoReflect.Descriptor instead.
 func (*CheckBucketsRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{26}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CheckBucketsRequest) GetBuckets() []uint32 {
@@ -1915,7 +2022,7 @@ type CheckBucketsResponse struct {
 
 func (x *CheckBucketsResponse) Reset() {
 	*x = CheckBucketsResponse{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[27]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2034,7 @@ func (x *CheckBucketsResponse) String() string {
 func (*CheckBucketsResponse) ProtoMessage() {}
 
 func (x *CheckBucketsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[27]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2047,7 @@ func (x *CheckBucketsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckBucketsResponse.ProtoReflect.Descriptor instead.
 func (*CheckBucketsResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{27}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CheckBucketsResponse) GetBuckets() []*CheckBucketsResponse_Bucket {
@@ -1973,7 +2080,7 @@ type BootstrapStorageRequest struct {
 
 func (x *BootstrapStorageRequest) Reset() {
 	*x = BootstrapStorageRequest{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[28]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2092,7 @@ func (x *BootstrapStorageRequest) String() string {
 func (*BootstrapStorageRequest) ProtoMessage() {}
 
 func (x *BootstrapStorageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[28]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2105,7 @@ func (x *BootstrapStorageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootstrapStorageRequest.ProtoReflect.Descriptor instead.
 func (*BootstrapStorageRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{28}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *BootstrapStorageRequest) GetClusterId() string {
@@ -2051,7 +2158,7 @@ type BootstrapStorageResponse struct {
 
 func (x *BootstrapStorageResponse) Reset() {
 	*x = BootstrapStorageResponse{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[29]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2170,7 @@ func (x *BootstrapStorageResponse) String() string {
 func (*BootstrapStorageResponse) ProtoMessage() {}
 
 func (x *BootstrapStorageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[29]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2183,7 @@ func (x *BootstrapStorageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootstrapStorageResponse.ProtoReflect.Descriptor instead.
 func (*BootstrapStorageResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{29}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{31}
 }
 
 type SetWeightRequest struct {
@@ -2088,7 +2195,7 @@ type SetWeightRequest struct {
 
 func (x *SetWeightRequest) Reset() {
 	*x = SetWeightRequest{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[30]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2100,7 +2207,7 @@ func (x *SetWeightRequest) String() string {
 func (*SetWeightRequest) ProtoMessage() {}
 
 func (x *SetWeightRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[30]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2113,7 +2220,7 @@ func (x *SetWeightRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetWeightRequest.ProtoReflect.Descriptor instead.
 func (*SetWeightRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{30}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SetWeightRequest) GetWeight() float64 {
@@ -2131,7 +2238,7 @@ type SetWeightResponse struct {
 
 func (x *SetWeightResponse) Reset() {
 	*x = SetWeightResponse{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[31]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2250,7 @@ func (x *SetWeightResponse) String() string {
 func (*SetWeightResponse) ProtoMessage() {}
 
 func (x *SetWeightResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[31]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2263,7 @@ func (x *SetWeightResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetWeightResponse.ProtoReflect.Descriptor instead.
 func (*SetWeightResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{31}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{33}
 }
 
 type SetLockRequest struct {
@@ -2168,7 +2275,7 @@ type SetLockRequest struct {
 
 func (x *SetLockRequest) Reset() {
 	*x = SetLockRequest{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[32]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2287,7 @@ func (x *SetLockRequest) String() string {
 func (*SetLockRequest) ProtoMessage() {}
 
 func (x *SetLockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[32]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2300,7 @@ func (x *SetLockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLockRequest.ProtoReflect.Descriptor instead.
 func (*SetLockRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{32}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SetLockRequest) GetLocked() bool {
@@ -2211,7 +2318,7 @@ type SetLockResponse struct {
 
 func (x *SetLockResponse) Reset() {
 	*x = SetLockResponse{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[33]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2330,7 @@ func (x *SetLockResponse) String() string {
 func (*SetLockResponse) ProtoMessage() {}
 
 func (x *SetLockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[33]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2343,7 @@ func (x *SetLockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLockResponse.ProtoReflect.Descriptor instead.
 func (*SetLockResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{33}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{35}
 }
 
 type ForgetReplicaSetRequest struct {
@@ -2248,7 +2355,7 @@ type ForgetReplicaSetRequest struct {
 
 func (x *ForgetReplicaSetRequest) Reset() {
 	*x = ForgetReplicaSetRequest{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[34]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2260,7 +2367,7 @@ func (x *ForgetReplicaSetRequest) String() string {
 func (*ForgetReplicaSetRequest) ProtoMessage() {}
 
 func (x *ForgetReplicaSetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[34]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2273,7 +2380,7 @@ func (x *ForgetReplicaSetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetReplicaSetRequest.ProtoReflect.Descriptor instead.
 func (*ForgetReplicaSetRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{34}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ForgetReplicaSetRequest) GetReplicaSet() string {
@@ -2291,7 +2398,7 @@ type ForgetReplicaSetResponse struct {
 
 func (x *ForgetReplicaSetResponse) Reset() {
 	*x = ForgetReplicaSetResponse{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[35]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2303,7 +2410,7 @@ func (x *ForgetReplicaSetResponse) String() string {
 func (*ForgetReplicaSetResponse) ProtoMessage() {}
 
 func (x *ForgetReplicaSetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[35]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2316,7 +2423,7 @@ func (x *ForgetReplicaSetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetReplicaSetResponse.ProtoReflect.Descriptor instead.
 func (*ForgetReplicaSetResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{35}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{37}
 }
 
 type AddMemberRequest struct {
@@ -2328,7 +2435,7 @@ type AddMemberRequest struct {
 
 func (x *AddMemberRequest) Reset() {
 	*x = AddMemberRequest{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[36]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2340,7 +2447,7 @@ func (x *AddMemberRequest) String() string {
 func (*AddMemberRequest) ProtoMessage() {}
 
 func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[36]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2353,7 +2460,7 @@ func (x *AddMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberRequest.ProtoReflect.Descriptor instead.
 func (*AddMemberRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{36}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AddMemberRequest) GetMember() *StorageMember {
@@ -2371,7 +2478,7 @@ type AddMemberResponse struct {
 
 func (x *AddMemberResponse) Reset() {
 	*x = AddMemberResponse{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[37]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2383,7 +2490,7 @@ func (x *AddMemberResponse) String() string {
 func (*AddMemberResponse) ProtoMessage() {}
 
 func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[37]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2396,7 +2503,7 @@ func (x *AddMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMemberResponse.ProtoReflect.Descriptor instead.
 func (*AddMemberResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{37}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{39}
 }
 
 type RemoveMemberRequest struct {
@@ -2408,7 +2515,7 @@ type RemoveMemberRequest struct {
 
 func (x *RemoveMemberRequest) Reset() {
 	*x = RemoveMemberRequest{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[38]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2527,7 @@ func (x *RemoveMemberRequest) String() string {
 func (*RemoveMemberRequest) ProtoMessage() {}
 
 func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[38]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,7 +2540,7 @@ func (x *RemoveMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberRequest.ProtoReflect.Descriptor instead.
 func (*RemoveMemberRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{38}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RemoveMemberRequest) GetId() string {
@@ -2451,7 +2558,7 @@ type RemoveMemberResponse struct {
 
 func (x *RemoveMemberResponse) Reset() {
 	*x = RemoveMemberResponse{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[39]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2570,7 @@ func (x *RemoveMemberResponse) String() string {
 func (*RemoveMemberResponse) ProtoMessage() {}
 
 func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[39]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2583,7 @@ func (x *RemoveMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveMemberResponse.ProtoReflect.Descriptor instead.
 func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{39}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{41}
 }
 
 type HandOverRequest struct {
@@ -2489,7 +2596,7 @@ type HandOverRequest struct {
 
 func (x *HandOverRequest) Reset() {
 	*x = HandOverRequest{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[40]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2501,7 +2608,7 @@ func (x *HandOverRequest) String() string {
 func (*HandOverRequest) ProtoMessage() {}
 
 func (x *HandOverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[40]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2514,7 +2621,7 @@ func (x *HandOverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverRequest.ProtoReflect.Descriptor instead.
 func (*HandOverRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{40}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *HandOverRequest) GetId() string {
@@ -2532,7 +2639,7 @@ type HandOverResponse struct {
 
 func (x *HandOverResponse) Reset() {
 	*x = HandOverResponse{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[41]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2651,7 @@ func (x *HandOverResponse) String() string {
 func (*HandOverResponse) ProtoMessage() {}
 
 func (x *HandOverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[41]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2664,7 @@ func (x *HandOverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandOverResponse.ProtoReflect.Descriptor instead.
 func (*HandOverResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{41}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{43}
 }
 
 type RebalancerStatusRequest struct {
@@ -2568,7 +2675,7 @@ type RebalancerStatusRequest struct {
 
 func (x *RebalancerStatusRequest) Reset() {
 	*x = RebalancerStatusRequest{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[42]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2687,7 @@ func (x *RebalancerStatusRequest) String() string {
 func (*RebalancerStatusRequest) ProtoMessage() {}
 
 func (x *RebalancerStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[42]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +2700,7 @@ func (x *RebalancerStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RebalancerStatusRequest.ProtoReflect.Descriptor instead.
 func (*RebalancerStatusRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{42}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{44}
 }
 
 type RebalancerStatusResponse struct {
@@ -2614,7 +2721,7 @@ type RebalancerStatusResponse struct {
 
 func (x *RebalancerStatusResponse) Reset() {
 	*x = RebalancerStatusResponse{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[43]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2626,7 +2733,7 @@ func (x *RebalancerStatusResponse) String() string {
 func (*RebalancerStatusResponse) ProtoMessage() {}
 
 func (x *RebalancerStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[43]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2639,7 +2746,7 @@ func (x *RebalancerStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RebalancerStatusResponse.ProtoReflect.Descriptor instead.
 func (*RebalancerStatusResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{43}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RebalancerStatusResponse) GetOn() bool {
@@ -2707,7 +2814,7 @@ type SetRebalancerRequest struct {
 
 func (x *SetRebalancerRequest) Reset() {
 	*x = SetRebalancerRequest{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[44]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +2826,7 @@ func (x *SetRebalancerRequest) String() string {
 func (*SetRebalancerRequest) ProtoMessage() {}
 
 func (x *SetRebalancerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[44]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +2839,7 @@ func (x *SetRebalancerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetRebalancerRequest.ProtoReflect.Descriptor instead.
 func (*SetRebalancerRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{44}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetRebalancerRequest) GetOn() bool {
@@ -2750,7 +2857,7 @@ type SetRebalancerResponse struct {
 
 func (x *SetRebalancerResponse) Reset() {
 	*x = SetRebalancerResponse{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[45]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2762,7 +2869,7 @@ func (x *SetRebalancerResponse) String() string {
 func (*SetRebalancerResponse) ProtoMessage() {}
 
 func (x *SetRebalancerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[45]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +2882,7 @@ func (x *SetRebalancerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetRebalancerResponse.ProtoReflect.Descriptor instead.
 func (*SetRebalancerResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{45}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{47}
 }
 
 type ViewRequest_Open struct {
@@ -2789,7 +2896,7 @@ type ViewRequest_Open struct {
 
 func (x *ViewRequest_Open) Reset() {
 	*x = ViewRequest_Open{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[46]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +2908,7 @@ func (x *ViewRequest_Open) String() string {
 func (*ViewRequest_Open) ProtoMessage() {}
 
 func (x *ViewRequest_Open) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[46]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2845,7 +2952,7 @@ type ViewRequest_Scan struct {
 
 func (x *ViewRequest_Scan) Reset() {
 	*x = ViewRequest_Scan{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[47]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +2964,7 @@ func (x *ViewRequest_Scan) String() string {
 func (*ViewRequest_Scan) ProtoMessage() {}
 
 func (x *ViewRequest_Scan) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[47]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3025,7 @@ type ViewResponse_Value struct {
 
 func (x *ViewResponse_Value) Reset() {
 	*x = ViewResponse_Value{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[48]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2930,7 +3037,7 @@ func (x *ViewResponse_Value) String() string {
 func (*ViewResponse_Value) ProtoMessage() {}
 
 func (x *ViewResponse_Value) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[48]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2970,7 +3077,7 @@ type ViewResponse_Row struct {
 
 func (x *ViewResponse_Row) Reset() {
 	*x = ViewResponse_Row{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[49]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2982,7 +3089,7 @@ func (x *ViewResponse_Row) String() string {
 func (*ViewResponse_Row) ProtoMessage() {}
 
 func (x *ViewResponse_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[49]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3012,6 +3119,83 @@ func (x *ViewResponse_Row) GetValue() []byte {
 	return nil
 }
 
+type ListBucketsResponse_Bucket struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Bucket   uint32                 `protobuf:"varint,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
+	State    uint32                 `protobuf:"varint,2,opt,name=state,proto3" json:"state,omitempty"`
+	Peer     string                 `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"`
+	Transfer uint64                 `protobuf:"varint,4,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	// About what its rows take, negative when not known.
+	Bytes         int64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBucketsResponse_Bucket) Reset() {
+	*x = ListBucketsResponse_Bucket{}
+	mi := &file_switchyard_v1_storage_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBucketsResponse_Bucket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBucketsResponse_Bucket) ProtoMessage() {}
+
+func (x *ListBucketsResponse_Bucket) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_storage_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBucketsResponse_Bucket.ProtoReflect.Descriptor instead.
+func (*ListBucketsResponse_Bucket) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{27, 0}
+}
+
+func (x *ListBucketsResponse_Bucket) GetBucket() uint32 {
+	if x != nil {
+		return x.Bucket
+	}
+	return 0
+}
+
+func (x *ListBucketsResponse_Bucket) GetState() uint32 {
+	if x != nil {
+		return x.State
+	}
+	return 0
+}
+
+func (x *ListBucketsResponse_Bucket) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *ListBucketsResponse_Bucket) GetTransfer() uint64 {
+	if x != nil {
+		return x.Transfer
+	}
+	return 0
+}
+
+func (x *ListBucketsResponse_Bucket) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 type CheckBucketsResponse_Bucket struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Bucket        uint32                 `protobuf:"varint,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
@@ -3027,7 +3211,7 @@ type CheckBucketsResponse_Bucket struct {
 
 func (x *CheckBucketsResponse_Bucket) Reset() {
 	*x = CheckBucketsResponse_Bucket{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[51]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3039,7 +3223,7 @@ func (x *CheckBucketsResponse_Bucket) String() string {
 func (*CheckBucketsResponse_Bucket) ProtoMessage() {}
 
 func (x *CheckBucketsResponse_Bucket) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[51]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3052,7 +3236,7 @@ func (x *CheckBucketsResponse_Bucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckBucketsResponse_Bucket.ProtoReflect.Descriptor instead.
 func (*CheckBucketsResponse_Bucket) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{27, 0}
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{29, 0}
 }
 
 func (x *CheckBucketsResponse_Bucket) GetBucket() uint32 {
@@ -3195,7 +3379,7 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x04rows\x18\x05 \x01(\x04R\x04rows\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12+\n" +
 	"\x03age\x18\a \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05error\"\xc0\x06\n" +
+	"\x05error\x18\b \x01(\tR\x05error\"\xe9\x06\n" +
 	"\x13StorageInfoResponse\x12\x1f\n" +
 	"\vreplica_set\x18\x01 \x01(\tR\n" +
 	"replicaSet\x12\x1d\n" +
@@ -3223,7 +3407,8 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x06locked\x18\x13 \x01(\bR\x06locked\x12I\n" +
 	"\abuckets\x18\x14 \x03(\v2/.switchyard.v1.StorageInfoResponse.BucketsEntryR\abuckets\x12/\n" +
 	"\x05moves\x18\x15 \x03(\v2\x19.switchyard.v1.BucketMoveR\x05moves\x12,\n" +
-	"\x12known_replica_sets\x18\x16 \x03(\tR\x10knownReplicaSets\x1a:\n" +
+	"\x12known_replica_sets\x18\x16 \x03(\tR\x10knownReplicaSets\x12'\n" +
+	"\x0frebalancing_off\x18\x17 \x01(\bR\x0erebalancingOff\x1a:\n" +
 	"\fBucketsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"k\n" +
@@ -3256,7 +3441,18 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x14ChangeBucketsRequest\x12\x18\n" +
 	"\abuckets\x18\x01 \x03(\rR\abuckets\x123\n" +
 	"\x06change\x18\x02 \x01(\x0e2\x1b.switchyard.v1.BucketChangeR\x06change\"\x17\n" +
-	"\x15ChangeBucketsResponse\"/\n" +
+	"\x15ChangeBucketsResponse\"F\n" +
+	"\x12ListBucketsRequest\x12\x16\n" +
+	"\x06states\x18\x01 \x03(\rR\x06states\x12\x18\n" +
+	"\aresting\x18\x02 \x01(\bR\aresting\"\xd8\x01\n" +
+	"\x13ListBucketsResponse\x12C\n" +
+	"\abuckets\x18\x01 \x03(\v2).switchyard.v1.ListBucketsResponse.BucketR\abuckets\x1a|\n" +
+	"\x06Bucket\x12\x16\n" +
+	"\x06bucket\x18\x01 \x01(\rR\x06bucket\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\rR\x05state\x12\x12\n" +
+	"\x04peer\x18\x03 \x01(\tR\x04peer\x12\x1a\n" +
+	"\btransfer\x18\x04 \x01(\x04R\btransfer\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"/\n" +
 	"\x13CheckBucketsRequest\x12\x18\n" +
 	"\abuckets\x18\x01 \x03(\rR\abuckets\"\x9b\x02\n" +
 	"\x14CheckBucketsResponse\x12D\n" +
@@ -3324,7 +3520,7 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x17BUCKET_CHANGE_READ_ONLY\x10\x03\x12\x1c\n" +
 	"\x18BUCKET_CHANGE_READ_WRITE\x10\x04\x12\x1e\n" +
 	"\x1aBUCKET_CHANGE_FORCE_CREATE\x10\x05\x12\x1c\n" +
-	"\x18BUCKET_CHANGE_FORCE_DROP\x10\x062\x8e\r\n" +
+	"\x18BUCKET_CHANGE_FORCE_DROP\x10\x062\xe6\r\n" +
 	"\x0eStorageService\x12F\n" +
 	"\x05Calls\x12\x1b.switchyard.v1.CallsRequest\x1a\x1c.switchyard.v1.CallsResponse(\x010\x01\x12C\n" +
 	"\x04View\x12\x1a.switchyard.v1.ViewRequest\x1a\x1b.switchyard.v1.ViewResponse(\x010\x01\x12M\n" +
@@ -3335,7 +3531,8 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\aMapCall\x12\x1d.switchyard.v1.MapCallRequest\x1a\x1e.switchyard.v1.MapCallResponse0\x01\x12T\n" +
 	"\vSendBuckets\x12!.switchyard.v1.SendBucketsRequest\x1a\".switchyard.v1.SendBucketsResponse\x12T\n" +
 	"\vCancelSends\x12!.switchyard.v1.CancelSendsRequest\x1a\".switchyard.v1.CancelSendsResponse\x12Z\n" +
-	"\rChangeBuckets\x12#.switchyard.v1.ChangeBucketsRequest\x1a$.switchyard.v1.ChangeBucketsResponse\x12Y\n" +
+	"\rChangeBuckets\x12#.switchyard.v1.ChangeBucketsRequest\x1a$.switchyard.v1.ChangeBucketsResponse\x12V\n" +
+	"\vListBuckets\x12!.switchyard.v1.ListBucketsRequest\x1a\".switchyard.v1.ListBucketsResponse0\x01\x12Y\n" +
 	"\fCheckBuckets\x12\".switchyard.v1.CheckBucketsRequest\x1a#.switchyard.v1.CheckBucketsResponse0\x01\x12c\n" +
 	"\x10BootstrapStorage\x12&.switchyard.v1.BootstrapStorageRequest\x1a'.switchyard.v1.BootstrapStorageResponse\x12N\n" +
 	"\tSetWeight\x12\x1f.switchyard.v1.SetWeightRequest\x1a .switchyard.v1.SetWeightResponse\x12H\n" +
@@ -3360,7 +3557,7 @@ func file_switchyard_v1_storage_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_v1_storage_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_switchyard_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_switchyard_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_switchyard_v1_storage_proto_goTypes = []any{
 	(StorageCallKind)(0),                // 0: switchyard.v1.StorageCallKind
 	(BucketChange)(0),                   // 1: switchyard.v1.BucketChange
@@ -3390,33 +3587,36 @@ var file_switchyard_v1_storage_proto_goTypes = []any{
 	(*CancelSendsResponse)(nil),         // 25: switchyard.v1.CancelSendsResponse
 	(*ChangeBucketsRequest)(nil),        // 26: switchyard.v1.ChangeBucketsRequest
 	(*ChangeBucketsResponse)(nil),       // 27: switchyard.v1.ChangeBucketsResponse
-	(*CheckBucketsRequest)(nil),         // 28: switchyard.v1.CheckBucketsRequest
-	(*CheckBucketsResponse)(nil),        // 29: switchyard.v1.CheckBucketsResponse
-	(*BootstrapStorageRequest)(nil),     // 30: switchyard.v1.BootstrapStorageRequest
-	(*BootstrapStorageResponse)(nil),    // 31: switchyard.v1.BootstrapStorageResponse
-	(*SetWeightRequest)(nil),            // 32: switchyard.v1.SetWeightRequest
-	(*SetWeightResponse)(nil),           // 33: switchyard.v1.SetWeightResponse
-	(*SetLockRequest)(nil),              // 34: switchyard.v1.SetLockRequest
-	(*SetLockResponse)(nil),             // 35: switchyard.v1.SetLockResponse
-	(*ForgetReplicaSetRequest)(nil),     // 36: switchyard.v1.ForgetReplicaSetRequest
-	(*ForgetReplicaSetResponse)(nil),    // 37: switchyard.v1.ForgetReplicaSetResponse
-	(*AddMemberRequest)(nil),            // 38: switchyard.v1.AddMemberRequest
-	(*AddMemberResponse)(nil),           // 39: switchyard.v1.AddMemberResponse
-	(*RemoveMemberRequest)(nil),         // 40: switchyard.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),        // 41: switchyard.v1.RemoveMemberResponse
-	(*HandOverRequest)(nil),             // 42: switchyard.v1.HandOverRequest
-	(*HandOverResponse)(nil),            // 43: switchyard.v1.HandOverResponse
-	(*RebalancerStatusRequest)(nil),     // 44: switchyard.v1.RebalancerStatusRequest
-	(*RebalancerStatusResponse)(nil),    // 45: switchyard.v1.RebalancerStatusResponse
-	(*SetRebalancerRequest)(nil),        // 46: switchyard.v1.SetRebalancerRequest
-	(*SetRebalancerResponse)(nil),       // 47: switchyard.v1.SetRebalancerResponse
-	(*ViewRequest_Open)(nil),            // 48: switchyard.v1.ViewRequest.Open
-	(*ViewRequest_Scan)(nil),            // 49: switchyard.v1.ViewRequest.Scan
-	(*ViewResponse_Value)(nil),          // 50: switchyard.v1.ViewResponse.Value
-	(*ViewResponse_Row)(nil),            // 51: switchyard.v1.ViewResponse.Row
-	nil,                                 // 52: switchyard.v1.StorageInfoResponse.BucketsEntry
-	(*CheckBucketsResponse_Bucket)(nil), // 53: switchyard.v1.CheckBucketsResponse.Bucket
-	(*durationpb.Duration)(nil),         // 54: google.protobuf.Duration
+	(*ListBucketsRequest)(nil),          // 28: switchyard.v1.ListBucketsRequest
+	(*ListBucketsResponse)(nil),         // 29: switchyard.v1.ListBucketsResponse
+	(*CheckBucketsRequest)(nil),         // 30: switchyard.v1.CheckBucketsRequest
+	(*CheckBucketsResponse)(nil),        // 31: switchyard.v1.CheckBucketsResponse
+	(*BootstrapStorageRequest)(nil),     // 32: switchyard.v1.BootstrapStorageRequest
+	(*BootstrapStorageResponse)(nil),    // 33: switchyard.v1.BootstrapStorageResponse
+	(*SetWeightRequest)(nil),            // 34: switchyard.v1.SetWeightRequest
+	(*SetWeightResponse)(nil),           // 35: switchyard.v1.SetWeightResponse
+	(*SetLockRequest)(nil),              // 36: switchyard.v1.SetLockRequest
+	(*SetLockResponse)(nil),             // 37: switchyard.v1.SetLockResponse
+	(*ForgetReplicaSetRequest)(nil),     // 38: switchyard.v1.ForgetReplicaSetRequest
+	(*ForgetReplicaSetResponse)(nil),    // 39: switchyard.v1.ForgetReplicaSetResponse
+	(*AddMemberRequest)(nil),            // 40: switchyard.v1.AddMemberRequest
+	(*AddMemberResponse)(nil),           // 41: switchyard.v1.AddMemberResponse
+	(*RemoveMemberRequest)(nil),         // 42: switchyard.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),        // 43: switchyard.v1.RemoveMemberResponse
+	(*HandOverRequest)(nil),             // 44: switchyard.v1.HandOverRequest
+	(*HandOverResponse)(nil),            // 45: switchyard.v1.HandOverResponse
+	(*RebalancerStatusRequest)(nil),     // 46: switchyard.v1.RebalancerStatusRequest
+	(*RebalancerStatusResponse)(nil),    // 47: switchyard.v1.RebalancerStatusResponse
+	(*SetRebalancerRequest)(nil),        // 48: switchyard.v1.SetRebalancerRequest
+	(*SetRebalancerResponse)(nil),       // 49: switchyard.v1.SetRebalancerResponse
+	(*ViewRequest_Open)(nil),            // 50: switchyard.v1.ViewRequest.Open
+	(*ViewRequest_Scan)(nil),            // 51: switchyard.v1.ViewRequest.Scan
+	(*ViewResponse_Value)(nil),          // 52: switchyard.v1.ViewResponse.Value
+	(*ViewResponse_Row)(nil),            // 53: switchyard.v1.ViewResponse.Row
+	nil,                                 // 54: switchyard.v1.StorageInfoResponse.BucketsEntry
+	(*ListBucketsResponse_Bucket)(nil),  // 55: switchyard.v1.ListBucketsResponse.Bucket
+	(*CheckBucketsResponse_Bucket)(nil), // 56: switchyard.v1.CheckBucketsResponse.Bucket
+	(*durationpb.Duration)(nil),         // 57: google.protobuf.Duration
 }
 var file_switchyard_v1_storage_proto_depIdxs = []int32{
 	2,  // 0: switchyard.v1.StorageError.cause:type_name -> switchyard.v1.StorageError
@@ -3424,75 +3624,78 @@ var file_switchyard_v1_storage_proto_depIdxs = []int32{
 	2,  // 2: switchyard.v1.StorageResult.error:type_name -> switchyard.v1.StorageError
 	3,  // 3: switchyard.v1.CallsRequest.calls:type_name -> switchyard.v1.StorageCall
 	4,  // 4: switchyard.v1.CallsResponse.results:type_name -> switchyard.v1.StorageResult
-	48, // 5: switchyard.v1.ViewRequest.open:type_name -> switchyard.v1.ViewRequest.Open
-	49, // 6: switchyard.v1.ViewRequest.scan:type_name -> switchyard.v1.ViewRequest.Scan
+	50, // 5: switchyard.v1.ViewRequest.open:type_name -> switchyard.v1.ViewRequest.Open
+	51, // 6: switchyard.v1.ViewRequest.scan:type_name -> switchyard.v1.ViewRequest.Scan
 	2,  // 7: switchyard.v1.ViewResponse.error:type_name -> switchyard.v1.StorageError
-	50, // 8: switchyard.v1.ViewResponse.values:type_name -> switchyard.v1.ViewResponse.Value
-	51, // 9: switchyard.v1.ViewResponse.rows:type_name -> switchyard.v1.ViewResponse.Row
+	52, // 8: switchyard.v1.ViewResponse.values:type_name -> switchyard.v1.ViewResponse.Value
+	53, // 9: switchyard.v1.ViewResponse.rows:type_name -> switchyard.v1.ViewResponse.Row
 	10, // 10: switchyard.v1.DiscoverResponse.ranges:type_name -> switchyard.v1.BucketRange
-	54, // 11: switchyard.v1.StorageMember.silent:type_name -> google.protobuf.Duration
-	54, // 12: switchyard.v1.BucketMove.age:type_name -> google.protobuf.Duration
+	57, // 11: switchyard.v1.StorageMember.silent:type_name -> google.protobuf.Duration
+	57, // 12: switchyard.v1.BucketMove.age:type_name -> google.protobuf.Duration
 	13, // 13: switchyard.v1.StorageInfoResponse.members:type_name -> switchyard.v1.StorageMember
-	52, // 14: switchyard.v1.StorageInfoResponse.buckets:type_name -> switchyard.v1.StorageInfoResponse.BucketsEntry
+	54, // 14: switchyard.v1.StorageInfoResponse.buckets:type_name -> switchyard.v1.StorageInfoResponse.BucketsEntry
 	14, // 15: switchyard.v1.StorageInfoResponse.moves:type_name -> switchyard.v1.BucketMove
-	54, // 16: switchyard.v1.RefRequest.timeout:type_name -> google.protobuf.Duration
+	57, // 16: switchyard.v1.RefRequest.timeout:type_name -> google.protobuf.Duration
 	10, // 17: switchyard.v1.RefResponse.buckets:type_name -> switchyard.v1.BucketRange
 	0,  // 18: switchyard.v1.MapCallRequest.kind:type_name -> switchyard.v1.StorageCallKind
 	10, // 19: switchyard.v1.MapCallRequest.buckets:type_name -> switchyard.v1.BucketRange
 	4,  // 20: switchyard.v1.MapCallResponse.results:type_name -> switchyard.v1.StorageResult
 	4,  // 21: switchyard.v1.SendBucketsResponse.failed:type_name -> switchyard.v1.StorageResult
 	1,  // 22: switchyard.v1.ChangeBucketsRequest.change:type_name -> switchyard.v1.BucketChange
-	53, // 23: switchyard.v1.CheckBucketsResponse.buckets:type_name -> switchyard.v1.CheckBucketsResponse.Bucket
-	10, // 24: switchyard.v1.BootstrapStorageRequest.buckets:type_name -> switchyard.v1.BucketRange
-	13, // 25: switchyard.v1.BootstrapStorageRequest.members:type_name -> switchyard.v1.StorageMember
-	13, // 26: switchyard.v1.AddMemberRequest.member:type_name -> switchyard.v1.StorageMember
-	54, // 27: switchyard.v1.RebalancerStatusResponse.eta:type_name -> google.protobuf.Duration
-	0,  // 28: switchyard.v1.ViewRequest.Open.kind:type_name -> switchyard.v1.StorageCallKind
-	5,  // 29: switchyard.v1.StorageService.Calls:input_type -> switchyard.v1.CallsRequest
-	7,  // 30: switchyard.v1.StorageService.View:input_type -> switchyard.v1.ViewRequest
-	9,  // 31: switchyard.v1.StorageService.Discover:input_type -> switchyard.v1.DiscoverRequest
-	12, // 32: switchyard.v1.StorageService.StorageInfo:input_type -> switchyard.v1.StorageInfoRequest
-	16, // 33: switchyard.v1.StorageService.Ref:input_type -> switchyard.v1.RefRequest
-	18, // 34: switchyard.v1.StorageService.Unref:input_type -> switchyard.v1.UnrefRequest
-	20, // 35: switchyard.v1.StorageService.MapCall:input_type -> switchyard.v1.MapCallRequest
-	22, // 36: switchyard.v1.StorageService.SendBuckets:input_type -> switchyard.v1.SendBucketsRequest
-	24, // 37: switchyard.v1.StorageService.CancelSends:input_type -> switchyard.v1.CancelSendsRequest
-	26, // 38: switchyard.v1.StorageService.ChangeBuckets:input_type -> switchyard.v1.ChangeBucketsRequest
-	28, // 39: switchyard.v1.StorageService.CheckBuckets:input_type -> switchyard.v1.CheckBucketsRequest
-	30, // 40: switchyard.v1.StorageService.BootstrapStorage:input_type -> switchyard.v1.BootstrapStorageRequest
-	32, // 41: switchyard.v1.StorageService.SetWeight:input_type -> switchyard.v1.SetWeightRequest
-	34, // 42: switchyard.v1.StorageService.SetLock:input_type -> switchyard.v1.SetLockRequest
-	36, // 43: switchyard.v1.StorageService.ForgetReplicaSet:input_type -> switchyard.v1.ForgetReplicaSetRequest
-	38, // 44: switchyard.v1.StorageService.AddMember:input_type -> switchyard.v1.AddMemberRequest
-	40, // 45: switchyard.v1.StorageService.RemoveMember:input_type -> switchyard.v1.RemoveMemberRequest
-	42, // 46: switchyard.v1.StorageService.HandOver:input_type -> switchyard.v1.HandOverRequest
-	44, // 47: switchyard.v1.StorageService.RebalancerStatus:input_type -> switchyard.v1.RebalancerStatusRequest
-	46, // 48: switchyard.v1.StorageService.SetRebalancer:input_type -> switchyard.v1.SetRebalancerRequest
-	6,  // 49: switchyard.v1.StorageService.Calls:output_type -> switchyard.v1.CallsResponse
-	8,  // 50: switchyard.v1.StorageService.View:output_type -> switchyard.v1.ViewResponse
-	11, // 51: switchyard.v1.StorageService.Discover:output_type -> switchyard.v1.DiscoverResponse
-	15, // 52: switchyard.v1.StorageService.StorageInfo:output_type -> switchyard.v1.StorageInfoResponse
-	17, // 53: switchyard.v1.StorageService.Ref:output_type -> switchyard.v1.RefResponse
-	19, // 54: switchyard.v1.StorageService.Unref:output_type -> switchyard.v1.UnrefResponse
-	21, // 55: switchyard.v1.StorageService.MapCall:output_type -> switchyard.v1.MapCallResponse
-	23, // 56: switchyard.v1.StorageService.SendBuckets:output_type -> switchyard.v1.SendBucketsResponse
-	25, // 57: switchyard.v1.StorageService.CancelSends:output_type -> switchyard.v1.CancelSendsResponse
-	27, // 58: switchyard.v1.StorageService.ChangeBuckets:output_type -> switchyard.v1.ChangeBucketsResponse
-	29, // 59: switchyard.v1.StorageService.CheckBuckets:output_type -> switchyard.v1.CheckBucketsResponse
-	31, // 60: switchyard.v1.StorageService.BootstrapStorage:output_type -> switchyard.v1.BootstrapStorageResponse
-	33, // 61: switchyard.v1.StorageService.SetWeight:output_type -> switchyard.v1.SetWeightResponse
-	35, // 62: switchyard.v1.StorageService.SetLock:output_type -> switchyard.v1.SetLockResponse
-	37, // 63: switchyard.v1.StorageService.ForgetReplicaSet:output_type -> switchyard.v1.ForgetReplicaSetResponse
-	39, // 64: switchyard.v1.StorageService.AddMember:output_type -> switchyard.v1.AddMemberResponse
-	41, // 65: switchyard.v1.StorageService.RemoveMember:output_type -> switchyard.v1.RemoveMemberResponse
-	43, // 66: switchyard.v1.StorageService.HandOver:output_type -> switchyard.v1.HandOverResponse
-	45, // 67: switchyard.v1.StorageService.RebalancerStatus:output_type -> switchyard.v1.RebalancerStatusResponse
-	47, // 68: switchyard.v1.StorageService.SetRebalancer:output_type -> switchyard.v1.SetRebalancerResponse
-	49, // [49:69] is the sub-list for method output_type
-	29, // [29:49] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	55, // 23: switchyard.v1.ListBucketsResponse.buckets:type_name -> switchyard.v1.ListBucketsResponse.Bucket
+	56, // 24: switchyard.v1.CheckBucketsResponse.buckets:type_name -> switchyard.v1.CheckBucketsResponse.Bucket
+	10, // 25: switchyard.v1.BootstrapStorageRequest.buckets:type_name -> switchyard.v1.BucketRange
+	13, // 26: switchyard.v1.BootstrapStorageRequest.members:type_name -> switchyard.v1.StorageMember
+	13, // 27: switchyard.v1.AddMemberRequest.member:type_name -> switchyard.v1.StorageMember
+	57, // 28: switchyard.v1.RebalancerStatusResponse.eta:type_name -> google.protobuf.Duration
+	0,  // 29: switchyard.v1.ViewRequest.Open.kind:type_name -> switchyard.v1.StorageCallKind
+	5,  // 30: switchyard.v1.StorageService.Calls:input_type -> switchyard.v1.CallsRequest
+	7,  // 31: switchyard.v1.StorageService.View:input_type -> switchyard.v1.ViewRequest
+	9,  // 32: switchyard.v1.StorageService.Discover:input_type -> switchyard.v1.DiscoverRequest
+	12, // 33: switchyard.v1.StorageService.StorageInfo:input_type -> switchyard.v1.StorageInfoRequest
+	16, // 34: switchyard.v1.StorageService.Ref:input_type -> switchyard.v1.RefRequest
+	18, // 35: switchyard.v1.StorageService.Unref:input_type -> switchyard.v1.UnrefRequest
+	20, // 36: switchyard.v1.StorageService.MapCall:input_type -> switchyard.v1.MapCallRequest
+	22, // 37: switchyard.v1.StorageService.SendBuckets:input_type -> switchyard.v1.SendBucketsRequest
+	24, // 38: switchyard.v1.StorageService.CancelSends:input_type -> switchyard.v1.CancelSendsRequest
+	26, // 39: switchyard.v1.StorageService.ChangeBuckets:input_type -> switchyard.v1.ChangeBucketsRequest
+	28, // 40: switchyard.v1.StorageService.ListBuckets:input_type -> switchyard.v1.ListBucketsRequest
+	30, // 41: switchyard.v1.StorageService.CheckBuckets:input_type -> switchyard.v1.CheckBucketsRequest
+	32, // 42: switchyard.v1.StorageService.BootstrapStorage:input_type -> switchyard.v1.BootstrapStorageRequest
+	34, // 43: switchyard.v1.StorageService.SetWeight:input_type -> switchyard.v1.SetWeightRequest
+	36, // 44: switchyard.v1.StorageService.SetLock:input_type -> switchyard.v1.SetLockRequest
+	38, // 45: switchyard.v1.StorageService.ForgetReplicaSet:input_type -> switchyard.v1.ForgetReplicaSetRequest
+	40, // 46: switchyard.v1.StorageService.AddMember:input_type -> switchyard.v1.AddMemberRequest
+	42, // 47: switchyard.v1.StorageService.RemoveMember:input_type -> switchyard.v1.RemoveMemberRequest
+	44, // 48: switchyard.v1.StorageService.HandOver:input_type -> switchyard.v1.HandOverRequest
+	46, // 49: switchyard.v1.StorageService.RebalancerStatus:input_type -> switchyard.v1.RebalancerStatusRequest
+	48, // 50: switchyard.v1.StorageService.SetRebalancer:input_type -> switchyard.v1.SetRebalancerRequest
+	6,  // 51: switchyard.v1.StorageService.Calls:output_type -> switchyard.v1.CallsResponse
+	8,  // 52: switchyard.v1.StorageService.View:output_type -> switchyard.v1.ViewResponse
+	11, // 53: switchyard.v1.StorageService.Discover:output_type -> switchyard.v1.DiscoverResponse
+	15, // 54: switchyard.v1.StorageService.StorageInfo:output_type -> switchyard.v1.StorageInfoResponse
+	17, // 55: switchyard.v1.StorageService.Ref:output_type -> switchyard.v1.RefResponse
+	19, // 56: switchyard.v1.StorageService.Unref:output_type -> switchyard.v1.UnrefResponse
+	21, // 57: switchyard.v1.StorageService.MapCall:output_type -> switchyard.v1.MapCallResponse
+	23, // 58: switchyard.v1.StorageService.SendBuckets:output_type -> switchyard.v1.SendBucketsResponse
+	25, // 59: switchyard.v1.StorageService.CancelSends:output_type -> switchyard.v1.CancelSendsResponse
+	27, // 60: switchyard.v1.StorageService.ChangeBuckets:output_type -> switchyard.v1.ChangeBucketsResponse
+	29, // 61: switchyard.v1.StorageService.ListBuckets:output_type -> switchyard.v1.ListBucketsResponse
+	31, // 62: switchyard.v1.StorageService.CheckBuckets:output_type -> switchyard.v1.CheckBucketsResponse
+	33, // 63: switchyard.v1.StorageService.BootstrapStorage:output_type -> switchyard.v1.BootstrapStorageResponse
+	35, // 64: switchyard.v1.StorageService.SetWeight:output_type -> switchyard.v1.SetWeightResponse
+	37, // 65: switchyard.v1.StorageService.SetLock:output_type -> switchyard.v1.SetLockResponse
+	39, // 66: switchyard.v1.StorageService.ForgetReplicaSet:output_type -> switchyard.v1.ForgetReplicaSetResponse
+	41, // 67: switchyard.v1.StorageService.AddMember:output_type -> switchyard.v1.AddMemberResponse
+	43, // 68: switchyard.v1.StorageService.RemoveMember:output_type -> switchyard.v1.RemoveMemberResponse
+	45, // 69: switchyard.v1.StorageService.HandOver:output_type -> switchyard.v1.HandOverResponse
+	47, // 70: switchyard.v1.StorageService.RebalancerStatus:output_type -> switchyard.v1.RebalancerStatusResponse
+	49, // 71: switchyard.v1.StorageService.SetRebalancer:output_type -> switchyard.v1.SetRebalancerResponse
+	51, // [51:72] is the sub-list for method output_type
+	30, // [30:51] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_v1_storage_proto_init() }
@@ -3506,7 +3709,7 @@ func file_switchyard_v1_storage_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_v1_storage_proto_rawDesc), len(file_switchyard_v1_storage_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   52,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	StorageService_SendBuckets_FullMethodName      = "/switchyard.v1.StorageService/SendBuckets"
 	StorageService_CancelSends_FullMethodName      = "/switchyard.v1.StorageService/CancelSends"
 	StorageService_ChangeBuckets_FullMethodName    = "/switchyard.v1.StorageService/ChangeBuckets"
+	StorageService_ListBuckets_FullMethodName      = "/switchyard.v1.StorageService/ListBuckets"
 	StorageService_CheckBuckets_FullMethodName     = "/switchyard.v1.StorageService/CheckBuckets"
 	StorageService_BootstrapStorage_FullMethodName = "/switchyard.v1.StorageService/BootstrapStorage"
 	StorageService_SetWeight_FullMethodName        = "/switchyard.v1.StorageService/SetWeight"
@@ -81,6 +82,8 @@ type StorageServiceClient interface {
 	CancelSends(ctx context.Context, in *CancelSendsRequest, opts ...grpc.CallOption) (*CancelSendsResponse, error)
 	// ChangeBuckets pins, unpins and so on.
 	ChangeBuckets(ctx context.Context, in *ChangeBucketsRequest, opts ...grpc.CallOption) (*ChangeBucketsResponse, error)
+	// ListBuckets tells the buckets that are here, one by one.
+	ListBuckets(ctx context.Context, in *ListBucketsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListBucketsResponse], error)
 	// CheckBuckets counts and sums up the rows of buckets on this member.
 	CheckBuckets(ctx context.Context, in *CheckBucketsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckBucketsResponse], error)
 	// BootstrapStorage makes a new replica set: its facts and its first buckets. It is
@@ -236,9 +239,28 @@ func (c *storageServiceClient) ChangeBuckets(ctx context.Context, in *ChangeBuck
 	return out, nil
 }
 
+func (c *storageServiceClient) ListBuckets(ctx context.Context, in *ListBucketsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListBucketsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &StorageService_ServiceDesc.Streams[4], StorageService_ListBuckets_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ListBucketsRequest, ListBucketsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type StorageService_ListBucketsClient = grpc.ServerStreamingClient[ListBucketsResponse]
+
 func (c *storageServiceClient) CheckBuckets(ctx context.Context, in *CheckBucketsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckBucketsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &StorageService_ServiceDesc.Streams[4], StorageService_CheckBuckets_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &StorageService_ServiceDesc.Streams[5], StorageService_CheckBuckets_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -385,6 +407,8 @@ type StorageServiceServer interface {
 	CancelSends(context.Context, *CancelSendsRequest) (*CancelSendsResponse, error)
 	// ChangeBuckets pins, unpins and so on.
 	ChangeBuckets(context.Context, *ChangeBucketsRequest) (*ChangeBucketsResponse, error)
+	// ListBuckets tells the buckets that are here, one by one.
+	ListBuckets(*ListBucketsRequest, grpc.ServerStreamingServer[ListBucketsResponse]) error
 	// CheckBuckets counts and sums up the rows of buckets on this member.
 	CheckBuckets(*CheckBucketsRequest, grpc.ServerStreamingServer[CheckBucketsResponse]) error
 	// BootstrapStorage makes a new replica set: its facts and its first buckets. It is
@@ -445,6 +469,9 @@ func (UnimplementedStorageServiceServer) CancelSends(context.Context, *CancelSen
 }
 func (UnimplementedStorageServiceServer) ChangeBuckets(context.Context, *ChangeBucketsRequest) (*ChangeBucketsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ChangeBuckets not implemented")
+}
+func (UnimplementedStorageServiceServer) ListBuckets(*ListBucketsRequest, grpc.ServerStreamingServer[ListBucketsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ListBuckets not implemented")
 }
 func (UnimplementedStorageServiceServer) CheckBuckets(*CheckBucketsRequest, grpc.ServerStreamingServer[CheckBucketsResponse]) error {
 	return status.Error(codes.Unimplemented, "method CheckBuckets not implemented")
@@ -640,6 +667,17 @@ func _StorageService_ChangeBuckets_Handler(srv interface{}, ctx context.Context,
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _StorageService_ListBuckets_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ListBucketsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(StorageServiceServer).ListBuckets(m, &grpc.GenericServerStream[ListBucketsRequest, ListBucketsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type StorageService_ListBucketsServer = grpc.ServerStreamingServer[ListBucketsResponse]
 
 func _StorageService_CheckBuckets_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(CheckBucketsRequest)
@@ -903,6 +941,11 @@ var StorageService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "MapCall",
 			Handler:       _StorageService_MapCall_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ListBuckets",
+			Handler:       _StorageService_ListBuckets_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -56,7 +56,7 @@ type Client struct {
 	calls  *callsConn // takes calls, or nil
 	closed bool
 	ctx    context.Context // ended by Close
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 }
 
@@ -91,7 +91,7 @@ func NewClient(address string, opts ClientOptions) (*Client, error) {
 			c.meta = append(c.meta, kv[0], kv[1])
 		}
 	}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c, nil
 }
 
@@ -149,10 +149,25 @@ func (c *Client) Close() error {
 	c.closed = true
 	conn := c.conn
 	c.mu.Unlock()
-	c.cancel()
+	c.cancel(errClientClosed)
 	err := conn.Close()
 	c.wg.Wait()
 	return err
+}
+
+// Retire closes the client when its calls in flight have ended, or ctx has. A call that comes
+// meanwhile may or may not be taken.
+func (c *Client) Retire(ctx context.Context) error {
+	c.mu.Lock()
+	x := c.calls
+	c.mu.Unlock()
+	if x != nil {
+		select {
+		case <-x.idle():
+		case <-ctx.Done():
+		}
+	}
+	return c.Close()
 }
 
 // with adds what the client believes.
@@ -232,4 +247,25 @@ func (c *Client) Discover(ctx context.Context) (*v1.DiscoverResponse, error) {
 		return nil, &ConnError{Address: c.address, Err: errors.New("the member has ended the stream")}
 	}
 	return resp, c.failure(err)
+}
+
+// MapCall runs one function on many buckets and calls fn with each bucket's outcome as they
+// come. An error says that there are no more; the outcome of the others is unknown then, unless
+// it is a *ConnError that was not sent, or an error of the store.
+func (c *Client) MapCall(ctx context.Context, req *v1.MapCallRequest, fn func(b shard.BucketID, result []byte, err error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.service().MapCall(c.with(ctx), req)
+	for err == nil {
+		var resp *v1.MapCallResponse
+		if resp, err = stream.Recv(); err == nil {
+			for _, r := range resp.GetResults() {
+				fn(shard.BucketID(r.GetId()), r.GetResult(), DecodeError(r.GetError()))
+			}
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return c.failure(err)
 }

@@ -43,8 +43,9 @@ type callsConn struct {
 	bytes int64               // of their arguments
 	queue []*pending          // to be sent, in order
 	spare []*pending
-	gone  []uint64 // reads whose callers have left
-	ended error    // why no more calls are taken
+	gone  []uint64      // reads whose callers have left
+	ended error         // why no more calls are taken
+	rest  chan struct{} // closed when no call is in flight; nil when nobody asks
 }
 
 var errClientClosed = errors.New("the client was closed")
@@ -155,6 +156,26 @@ func (x *callsConn) submit(p *pending) (taken bool, err error) {
 	return true, nil
 }
 
+// idle returns a channel that is closed when no call is in flight.
+func (x *callsConn) idle() <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.rest == nil {
+		x.rest = make(chan struct{})
+	}
+	rest := x.rest
+	x.restLocked()
+	return rest
+}
+
+// restLocked tells who waits for it that no call is in flight. x.mu must be held.
+func (x *callsConn) restLocked() {
+	if x.rest != nil && len(x.calls) == 0 {
+		close(x.rest)
+		x.rest = nil
+	}
+}
+
 // leave gives a call up whose caller's context has ended.
 func (x *callsConn) leave(ctx context.Context, p *pending) ([]byte, error) {
 	x.mu.Lock()
@@ -179,6 +200,7 @@ func (x *callsConn) leave(ctx context.Context, p *pending) ([]byte, error) {
 				break
 			}
 		}
+		x.restLocked()
 	}
 	x.mu.Unlock()
 	if sent {
@@ -283,6 +305,7 @@ func (x *callsConn) receive(stream grpc.BidiStreamingClient[v1.CallsRequest, v1.
 			if p != nil {
 				x.bytes -= int64(len(p.call.GetArgs()))
 			}
+			x.restLocked()
 			x.mu.Unlock()
 			if p != nil {
 				p.answer(r.GetResult(), DecodeError(r.GetError()))
@@ -328,6 +351,7 @@ func (x *callsConn) end(cause, err error) {
 	x.ended = err
 	calls := x.calls
 	x.calls, x.queue = nil, nil
+	x.restLocked()
 	x.mu.Unlock()
 	for _, p := range calls {
 		if refused {

@@ -136,6 +136,7 @@ func (s *Server) errStopping() error {
 
 // clusterID is what is known of the cluster; empty before the storage knows.
 func (s *Server) clusterID() string {
+	// Of Facts this alone may be there.
 	if c, ok := s.storage.(interface{ ClusterID() string }); ok {
 		return c.ClusterID()
 	}
