@@ -2,8 +2,6 @@ package matching
 
 import (
 	"context"
-	"encoding/binary"
-	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -11,6 +9,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/matching/routing"
 )
 
 // queueName is a queue's key in memory.
@@ -84,14 +83,8 @@ func (e *queueEntry) learn(c *v1.PartitionCounts) {
 	}
 }
 
-// WritePartition chooses the partition, of n, to which a task goes: uniformly, by
-// the random bits of its id, so that a repeated add meets the partition that may
-// have the task already.
-func WritePartition(id [16]byte, n int32) int32 {
-	mixed := binary.BigEndian.Uint64(id[:]) ^ bits.RotateLeft64(binary.BigEndian.Uint64(id[8:]), 32)
-	mixed *= 0x9e3779b97f4a7c15 // spreads what is random over the upper bits, wherever it was
-	return int32(mixed >> 32 * uint64(n) >> 32)
-}
+// WritePartition is the partition, of n, to which a task goes.
+func WritePartition(id [16]byte, n int32) int32 { return routing.Uniform(n, routing.TaskBits(id)) }
 
 // pollCounts are the outstanding polls of this process by partition.
 type pollCounts struct {
@@ -102,17 +95,13 @@ type pollCounts struct {
 // begin chooses the partition, of n, with the fewest polls, ties at random, and
 // counts a poll there until end.
 func (c *pollCounts) begin(n int32) int32 {
+	random := rand.Uint64()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.n) < int(n) {
 		c.n = append(c.n, 0)
 	}
-	best := rand.Int32N(n)
-	for i, p := int32(0), best; i < n && c.n[best] > 0; i, p = i+1, (p+1)%n {
-		if c.n[p] < c.n[best] {
-			best = p
-		}
-	}
+	best := routing.Fewest(c.n[:n], random)
 	c.n[best]++
 	return best
 }
