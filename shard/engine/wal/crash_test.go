@@ -239,9 +239,7 @@ func crashRun(t *testing.T, d Durability, seed uint64) {
 			opt := f.opt
 			opt.FS = f.fs
 			if l, _, err := Open("/wal", opt); err == nil {
-				f.fs.mu.Lock()
 				f.fs.set(func(p *powerFS) { p.off = true })
-				f.fs.mu.Unlock()
 				_ = l.Close()
 			} else {
 				require.ErrorIs(t, err, errPower)
@@ -253,9 +251,7 @@ func crashRun(t *testing.T, d Durability, seed uint64) {
 		}
 		f.open()
 		killed = false
-		f.fs.mu.Lock()
 		f.fs.set(func(p *powerFS) { p.cutAt = p.ops + 1 + rng.IntN(1+rng.IntN(150)) })
-		f.fs.mu.Unlock()
 		for range 1 + rng.IntN(60) {
 			if !f.act() {
 				break

@@ -32,7 +32,6 @@ func TestLog_failsForGoodAtTheFirstFault(t *testing.T) {
 			var on atomic.Bool
 			on.Store(true)
 			count := 0
-			fs.mu.Lock()
 			fail := func(op, file string) error {
 				if on.Load() && op == fault.op && strings.HasSuffix(file, extSegment) {
 					count++
@@ -41,7 +40,6 @@ func TestLog_failsForGoodAtTheFirstFault(t *testing.T) {
 				return nil
 			}
 			fs.set(func(p *powerFS) { p.fail = fail })
-			fs.mu.Unlock()
 			first := l.StoreLog(entries(6, 6, 20)[0])
 			require.ErrorIs(t, first, ErrFailed)
 			var failed *FailedError
@@ -146,9 +144,7 @@ func TestLog_goesOnWhenSpaceComesBack(t *testing.T) {
 		store(t, l, 1, 30, 100)
 		synctest.Wait()
 		require.Equal(t, int32(1), lows.Load())
-		fs.mu.Lock()
 		fs.set(func(p *powerFS) { p.space = -1 })
-		fs.mu.Unlock()
 		time.Sleep(2 * retrySpare)
 		synctest.Wait()
 		require.NoError(t, l.Status().LowSpace)

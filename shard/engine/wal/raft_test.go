@@ -92,9 +92,7 @@ func TestRaft_commandsSurvivePowerCuts(t *testing.T) {
 			acked = append(acked, cmd)
 			if i == 80 {
 				// From here on nothing is acknowledged; the log fails in the middle of a command.
-				fs.mu.Lock()
 				fs.set(func(p *powerFS) { p.cutAt = p.ops + 2 })
-				fs.mu.Unlock()
 			}
 		}
 		cut := fs.cut()
