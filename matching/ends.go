@@ -59,7 +59,7 @@ func (e *Engine) end(ctx context.Context, h *v1.PartitionHeader, namespace, queu
 
 // whyLost explains a token whose lease is not the task's any more.
 func (e *Engine) whyLost(ctx context.Context, o *owner, t token) (why, err error) {
-	err = e.router.View(ctx, o.bucket, router.CallRO, func(v *storage.View) error {
+	err = e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error {
 		f, ok, err := findTask(v, o.uid, t.id)
 		if err != nil {
 			return err

@@ -165,7 +165,7 @@ func (e *Engine) loadCore(ctx context.Context, o *owner, uid uint64, rng *rand.R
 		return nil, err
 	}
 	o.uid, o.rangeID = from.meta.uid, from.meta.rangeID
-	err = e.router.View(ctx, o.bucket, router.CallRO, func(v *storage.View) error { return from.read(v) })
+	err = e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error { return from.read(v) })
 	if err != nil {
 		return nil, err
 	}

@@ -108,7 +108,7 @@ func (o *owner) keep() {
 
 // storedMeta reads a partition's meta row; not ok when there is none.
 func (q *Queues) storedMeta(ctx context.Context, id PartitionID) (m meta, ok bool, err error) {
-	err = q.router.View(ctx, q.bucketOf(id), router.CallRO, func(v *storage.View) error {
+	err = q.router.View(ctx, q.bucketOf(id), router.CallMR, func(v *storage.View) error {
 		var row []byte
 		row, ok, err = v.Get(spaceMeta, []byte(id.Key()))
 		if err != nil || !ok {

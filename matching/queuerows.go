@@ -48,7 +48,7 @@ func (q *Queues) getQueue(ctx context.Context, namespace, queue string) (row *v1
 
 // getQueueRow also returns the row as it is stored.
 func (q *Queues) getQueueRow(ctx context.Context, namespace, queue string) (decoded *v1.Queue, stored []byte, err error) {
-	err = q.router.View(ctx, q.namespaceBucket(namespace), router.CallRO, func(v *storage.View) error {
+	err = q.router.View(ctx, q.namespaceBucket(namespace), router.CallMR, func(v *storage.View) error {
 		row, ok, err := v.Get(spaceQueues, queueKey(namespace, queue))
 		if err != nil {
 			return err

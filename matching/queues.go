@@ -194,7 +194,7 @@ func (q *Queues) ListQueues(ctx context.Context, req *v1.ListQueuesRequest) (*v1
 	}
 	ns := req.GetNamespace()
 	resp := &v1.ListQueuesResponse{}
-	err = q.router.View(ctx, q.namespaceBucket(ns), router.CallRO, func(v *storage.View) error {
+	err = q.router.View(ctx, q.namespaceBucket(ns), router.CallMR, func(v *storage.View) error {
 		resp.Queues, resp.NextPageToken = nil, "" // a view may run again
 		from := queueKey(ns, string(after))
 		if len(after) > 0 {

@@ -19,7 +19,7 @@ type view interface {
 
 // read carries out a read that a core asked for.
 func (e *Engine) read(ctx context.Context, bucket shard.BucketID, uid uint64, request any) (answer any, err error) {
-	err = e.router.View(ctx, bucket, router.CallRO, func(v *storage.View) error {
+	err = e.router.View(ctx, bucket, router.CallMR, func(v *storage.View) error {
 		answer, err = answerRead(v, uid, request)
 		return err
 	})

@@ -87,7 +87,7 @@ func (q *Queues) noteSticky(ctx context.Context, id PartitionID, now int64) erro
 // stickyQueues lists the sticky queues beside a queue that were last used before a
 // time.
 func (q *Queues) stickyQueues(ctx context.Context, home PartitionID, before int64) (ids []PartitionID, err error) {
-	err = q.router.View(ctx, q.bucketOf(home), router.CallRO, func(v *storage.View) error {
+	err = q.router.View(ctx, q.bucketOf(home), router.CallMR, func(v *storage.View) error {
 		ids = nil
 		from := stickyPrefix(home)
 		to := append(queueKey(home.Namespace, home.Queue), 1)

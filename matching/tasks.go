@@ -130,7 +130,7 @@ func (e *Engine) addTo(ctx context.Context, o *owner, a *addCall) error {
 // lookUpIDs finds out which undecided ids the store knows.
 func (e *Engine) lookUpIDs(ctx context.Context, o *owner, a *addCall) error {
 	now := e.now()
-	err := e.router.View(ctx, o.bucket, router.CallRO, func(v *storage.View) error {
+	err := e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error {
 		var key []byte
 		for i := range a.items {
 			it := &a.items[i]
@@ -233,7 +233,7 @@ func (e *Engine) PartitionGetTask(ctx context.Context, preq *v1.PartitionGetTask
 		if err := o.do(ctx, b, &b.call); err != nil {
 			return err
 		}
-		return e.storeError(e.router.View(ctx, o.bucket, router.CallRO, func(v *storage.View) error {
+		return e.storeError(e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error {
 			f, ok, err := findTask(v, o.uid, id)
 			if err != nil {
 				return err
@@ -357,7 +357,7 @@ func (e *Engine) lookAndDo(ctx context.Context, o *owner, look func(*storage.Vie
 	}
 	var next replier
 	var c *call
-	err = e.router.View(ctx, o.bucket, router.CallRO, func(v *storage.View) error {
+	err = e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error {
 		var err error
 		next, c, err = look(v)
 		return err
