@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/storage/storagerpc"
@@ -25,6 +27,35 @@ func (r *Router) OnMaster(ctx context.Context, replicaSet string, fn func(contex
 	}
 	return r.onMaster(ctx, s, false, fn)
 }
+
+// MasterConn calls fn with a connection to the port for nodes of a replica set's master, for
+// services other than the storage's, once: NON_MASTER, MISSING_MASTER and UNREACHABLE_MASTER say
+// that it may be called again. The master must be in another process.
+func (r *Router) MasterConn(ctx context.Context, replicaSet string, fn func(context.Context, grpc.ClientConnInterface) error) error {
+	s := r.set(replicaSet)
+	if s == nil {
+		return &shard.Error{Code: shard.NoSuchReplicaSet, ReplicaSet: replicaSet}
+	}
+	m := s.master.Load()
+	if m == nil {
+		return s.noMaster(0)
+	}
+	l, ok := m.link.(remote)
+	if !ok {
+		return &shard.Error{Code: shard.InvalidArguments, ReplicaSet: replicaSet, Reason: "its master is in this process"}
+	}
+	err := l.c.DoConn(ctx, fn)
+	if gone, sent := unreachable(err); gone {
+		return &shard.Error{Code: shard.UnreachableMaster, ReplicaSet: s.name, Master: m.ID, Reason: reached[sent], Err: err}
+	}
+	if e, ok := errors.AsType[*shard.Error](err); ok && e.Code == shard.NonMaster {
+		s.hint(m, e.Master)
+	}
+	return err
+}
+
+// reached says of a connection that was lost what is known.
+var reached = map[bool]string{true: "it is not known what was done", false: "nothing was done"}
 
 // OnMember calls fn with the service of one member, master or not.
 func (r *Router) OnMember(ctx context.Context, replicaSet, id string, fn func(context.Context, v1.StorageServiceClient) error) error {

@@ -3,12 +3,15 @@ package router
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/switchyard-dev/switchyard/shard"
+	"github.com/switchyard-dev/switchyard/shard/engine"
+	"github.com/switchyard-dev/switchyard/shard/engine/raftengine"
 	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
@@ -100,3 +103,100 @@ func callers(b *testing.B, call func(ctx context.Context, i int) error) {
 }
 
 func benchKey(i int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(i)) }
+
+// newBenchCluster serves one replica set of one over loopback, with fsync before every
+// acknowledgement.
+func newBenchCluster(b *testing.B) *Router {
+	b.Helper()
+	ctx := testContext(b)
+	dir := b.TempDir()
+	s, err := storage.Open(ctx, storage.Options{
+		Registry: storage.NewRegistry(), BucketCount: 16, ReplicaSet: "a",
+		OpenEngine: func(ctx context.Context, m engine.Machine) (engine.Engine, error) {
+			return raftengine.Open(ctx, raftengine.Options{Dir: dir, Machine: m, BucketCount: 16})
+		},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	if err := s.Bootstrap(ctx); err != nil {
+		b.Fatal(err)
+	}
+	g := newGroup(b, s, 1)
+	set := g.set()
+	set.Members[0].Address = g.nodes[0].proxy.target // not through the proxy
+	r := newRemoteRouter(b, Options{Topology: Static(set)})
+	for i := range 1000 {
+		if _, err := r.Call(ctx, shard.BucketID(i%16+1), CallRW, storage.KVPut, storage.KVPutArgs(1, benchKey(i), make([]byte, 256))); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return r
+}
+
+func benchPut(ctx context.Context, r *Router, i int) error {
+	i %= 1000
+	_, err := r.Call(ctx, shard.BucketID(i%16+1), CallRW, storage.KVPut, storage.KVPutArgs(1, benchKey(i), make([]byte, 256)))
+	return err
+}
+
+func benchGet(ctx context.Context, r *Router, i int) error {
+	i %= 1000
+	_, err := r.Call(ctx, shard.BucketID(i%16+1), CallRO, storage.KVGet, storage.KVGetArgs(benchKey(i)))
+	return err
+}
+
+func BenchmarkRemote_put64(b *testing.B) {
+	r := newBenchCluster(b)
+	callers(b, func(ctx context.Context, i int) error { return benchPut(ctx, r, i) })
+}
+
+func BenchmarkRemote_get64(b *testing.B) {
+	r := newBenchCluster(b)
+	callers(b, func(ctx context.Context, i int) error { return benchGet(ctx, r, i) })
+}
+
+// serial makes b.N calls one after the other.
+func serial(b *testing.B, call func(ctx context.Context, i int) error) {
+	b.ReportAllocs()
+	b.ResetTimer()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	took := make([]time.Duration, 0, b.N)
+	for i := range b.N {
+		start := time.Now()
+		if err := call(ctx, i); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+}
+
+func BenchmarkRemote_putSerial(b *testing.B) {
+	r := newBenchCluster(b)
+	serial(b, func(ctx context.Context, i int) error { return benchPut(ctx, r, i) })
+}
+
+func BenchmarkRemote_getSerial(b *testing.B) {
+	r := newBenchCluster(b)
+	serial(b, func(ctx context.Context, i int) error { return benchGet(ctx, r, i) })
+}
+
+// One Get by a view, which is a stream of its own.
+func BenchmarkRemote_viewSerial(b *testing.B) {
+	r := newBenchCluster(b)
+	serial(b, func(ctx context.Context, i int) error {
+		return r.View(ctx, shard.BucketID(i%16+1), CallMR, func(v *storage.View) error {
+			_, _, err := v.Get(storage.SpaceKV, benchKey(i%1000))
+			return err
+		})
+	})
+}
