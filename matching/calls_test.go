@@ -156,6 +156,27 @@ func TestCall_is_not_lost_with_a_poll_whose_caller_left(t *testing.T) {
 	}
 }
 
+func TestCall_waits_on_at_the_new_owner_when_its_partition_moves(t *testing.T) {
+	r, fs := newCluster(t, 2, func(PartitionID) int { return 0 }, nil)
+	fs[0].makeQueue("q", 1)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := fs[0].Call(fs[0].ctx, callRequest("q", "x", 30*time.Second))
+		answered <- err
+	}()
+	eventually(t, "the call waits", func() bool {
+		fs[0].calls.mu.Lock()
+		defer fs[0].calls.mu.Unlock()
+		return len(fs[0].calls.lines) == 1
+	})
+	r.setOwner(func(PartitionID) int { return 1 })
+	resp, err := fs[1].pollCalls(fs[1].ctx, "q", 1, 20*time.Second)
+	require.NoError(t, err)
+	require.Len(t, resp.GetCalls(), 1)
+	fs[0].answer("q", &v1.AnswerCallsRequest_Answer{CallToken: resp.GetCalls()[0].GetCallToken()})
+	require.NoError(t, <-answered)
+}
+
 func TestPollCalls_ends_empty_after_its_wait(t *testing.T) {
 	f := newFixture(t, newStore(t, ""), nil)
 	f.makeQueue("q", 4)

@@ -29,9 +29,11 @@ func (n *treeNode) put() taskID {
 	return id
 }
 
-// ask is a poll that a test watches.
-func (n *treeNode) ask(wait time.Duration) *pollCall {
-	p := &pollCall{max: 1, identity: "w", noWait: wait == 0}
+// ask is a poll for one task that a test watches.
+func (n *treeNode) ask(wait time.Duration) *pollCall { return n.askFor(1, wait) }
+
+func (n *treeNode) askFor(most int, wait time.Duration) *pollCall {
+	p := &pollCall{max: most, identity: "w", noWait: wait == 0}
 	p.until = n.now + int64(wait)
 	p.init()
 	n.core.advance(n.now, n.now)

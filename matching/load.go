@@ -340,6 +340,7 @@ func (e *Engine) unloadForeign() {
 			o.unload()
 		}
 	}
+	e.calls.dropForeign(e.owns)
 }
 
 func (e *Engine) unloadIdle() {

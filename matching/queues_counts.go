@@ -88,21 +88,31 @@ func WritePartition(id [16]byte, n int32) int32 { return routing.Uniform(n, rout
 
 // pollCounts are the outstanding polls of this process by partition.
 type pollCounts struct {
-	mu sync.Mutex
-	n  []int32
+	mu   sync.Mutex
+	n    []int32
+	next int32 // of those with as few polls, the one whose turn it is
 }
 
-// begin chooses the partition, of n, with the fewest polls, ties at random, and
-// counts a poll there until end.
+// begin chooses the partition, of n, with the fewest polls and counts a poll there until
+// end. Those with as few take turns, so that all partitions are polled as often: with
+// chance instead, the ages of their backlogs would drift apart.
 func (c *pollCounts) begin(n int32) int32 {
-	random := rand.Uint64()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.n == nil {
+		c.next = rand.Int32N(n) // processes start at different places
+	}
 	for len(c.n) < int(n) {
 		c.n = append(c.n, 0)
 	}
-	best := routing.Fewest(c.n[:n], random)
+	best := c.next % n
+	for i, p := int32(0), best; i < n && c.n[best] > 0; i, p = i+1, (p+1)%n {
+		if c.n[p] < c.n[best] {
+			best = p
+		}
+	}
 	c.n[best]++
+	c.next = (best + 1) % n
 	return best
 }
 

@@ -71,8 +71,7 @@ func (s *sim) load() {
 		from.meta = meta{uid: 7, nextSeq: 1, freshFrom: 1}
 	}
 	from.meta.rangeID++
-	s.store.keys = nil
-	s.store.rows[key] = from.meta.append(nil)
+	s.store.put(key, from.meta.append(nil))
 	if err := from.read(s.store); err != nil {
 		s.fatalf("load: %v", err)
 	}

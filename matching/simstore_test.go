@@ -12,7 +12,38 @@ import (
 // function matching.write does to them.
 type memStore struct {
 	rows map[string][]byte
-	keys []string // sorted; nil when out of date
+	keys []string // sorted; some may be gone
+	news []string // keys that are not among them yet
+}
+
+// put, which tests also call for what nobody writes.
+func (s *memStore) put(key string, value []byte) {
+	if _, ok := s.rows[key]; !ok {
+		s.news = append(s.news, key)
+	}
+	s.rows[key] = value
+}
+
+// sorted brings keys up to date.
+func (s *memStore) sorted() []string {
+	if len(s.news) > 0 || len(s.keys) > 2*len(s.rows)+100 {
+		sort.Strings(s.news)
+		merged := make([]string, 0, len(s.keys)+len(s.news))
+		old, news := s.keys, s.news
+		for len(old)+len(news) > 0 {
+			var k string
+			if len(news) == 0 || len(old) > 0 && old[0] <= news[0] {
+				k, old = old[0], old[1:]
+			} else {
+				k, news = news[0], news[1:]
+			}
+			if _, ok := s.rows[k]; ok && (len(merged) == 0 || merged[len(merged)-1] != k) {
+				merged = append(merged, k)
+			}
+		}
+		s.keys, s.news = merged, nil
+	}
+	return s.keys
 }
 
 func storeKey(space storage.Space, key []byte) string {
@@ -25,22 +56,17 @@ func (s *memStore) Get(space storage.Space, key []byte) ([]byte, bool, error) {
 }
 
 func (s *memStore) Scan(space storage.Space, from, to []byte, reverse bool, fn func(key, value []byte) bool) error {
-	if s.keys == nil {
-		for k := range s.rows {
-			s.keys = append(s.keys, k)
-		}
-		sort.Strings(s.keys)
-	}
+	keys := s.sorted()
 	lo, hi := storeKey(space, from), storeKey(space, to)
-	i, _ := slices.BinarySearch(s.keys, lo)
-	j, _ := slices.BinarySearch(s.keys, hi)
-	in := s.keys[i:j]
+	i, _ := slices.BinarySearch(keys, lo)
+	j, _ := slices.BinarySearch(keys, hi)
+	in := keys[i:j]
 	for n := range in {
 		k := in[n]
 		if reverse {
 			k = in[len(in)-1-n]
 		}
-		if !fn([]byte(k[1:]), s.rows[k]) {
+		if row, ok := s.rows[k]; ok && !fn([]byte(k[1:]), row) {
 			break
 		}
 	}
@@ -52,8 +78,7 @@ func (s *memStore) apply(args []byte) error {
 	if err := w.decode(args); err != nil {
 		return err
 	}
-	s.keys = nil
-	s.rows[storeKey(spaceMeta, w.key)] = bytes.Clone(w.meta)
+	s.put(storeKey(spaceMeta, w.key), bytes.Clone(w.meta))
 	for len(w.ops) > 0 {
 		kind, space, key, value, err := w.next()
 		if err != nil {
@@ -61,15 +86,15 @@ func (s *memStore) apply(args []byte) error {
 		}
 		switch kind {
 		case opPut:
-			s.rows[storeKey(space, key)] = bytes.Clone(value)
+			s.put(storeKey(space, key), bytes.Clone(value))
 		case opDelete:
 			delete(s.rows, storeKey(space, key))
 		case opDeleteRange:
 			lo, hi := storeKey(space, key), storeKey(space, value)
-			for k := range s.rows {
-				if lo <= k && k < hi {
-					delete(s.rows, k)
-				}
+			keys := s.sorted()
+			i, _ := slices.BinarySearch(keys, lo)
+			for ; i < len(keys) && keys[i] < hi; i++ {
+				delete(s.rows, keys[i])
 			}
 		}
 	}

@@ -36,6 +36,8 @@ type treeNode struct {
 	id     PartitionID
 	uid    uint64
 	core   *core
+	limits *Limits // nil for tight ones
+	store  *memStore
 	life   int // counts crashes
 	flying []*batch
 	reads  []any
@@ -75,13 +77,15 @@ func (n *treeNode) load() {
 		from.meta = meta{uid: n.uid, nextSeq: 1, freshFrom: 1}
 	}
 	from.meta.rangeID++
-	n.store.keys = nil
-	n.store.rows[key] = from.meta.append(nil)
+	n.store.put(key, from.meta.append(nil))
 	if err := from.read(n.store); err != nil {
 		n.fatalf("load: %v", err)
 	}
 	q := settings{leaseTime: 20 * time.Second, maxAttempts: 100, retry: retryPolicy{time.Second, 5 * time.Second, 2, 0.25}}
 	limits := Limits{Leases: 1000, WindowTasks: 8, WindowBytes: 8000, ScheduleWindow: 4, BatchBytes: 900, WritesInFlight: 3, RecentIDs: 64}
+	if n.limits != nil {
+		limits = *n.limits
+	}
 	n.core = newCore(n.now, n.now, n.id, q, limits, rand.New(rand.NewPCG(n.rng.Uint64(), 1)), from)
 	n.core.fwd.init(n.core, n.id, Forwarding{})
 	n.lent, n.pulled = map[*pollCall]*lentPoll{}, map[*offerCall]bool{}
@@ -467,7 +471,7 @@ func newTreeSim(t *testing.T, seed uint64, numbers ...int32) *treeSim {
 	s := &treeSim{t: t, rng: rand.New(rand.NewPCG(seed, 3)), now: int64(1_700_000_000) * 1e9,
 		store: &memStore{rows: map[string][]byte{}}, nodes: map[int32]*treeNode{}, order: numbers, tasks: map[taskID]*simTask{}}
 	for _, k := range numbers {
-		n := &treeNode{treeSim: s, id: PartitionID{Namespace: "n", Queue: "q", Number: k}, uid: uint64(100 + k)}
+		n := &treeNode{treeSim: s, store: s.store, id: PartitionID{Namespace: "n", Queue: "q", Number: k}, uid: uint64(100 + k)}
 		s.nodes[k] = n
 		n.load()
 	}
