@@ -28,6 +28,9 @@ type QueueConfig struct {
 	Retry *RetryPolicy
 	// TTL is how long after it was added a task may start; for ever by default.
 	TTL time.Duration
+	// Partitions that take new tasks, 1 to 4096: 4 by default, fixed when the queue
+	// is created.
+	Partitions int
 }
 
 func (c QueueConfig) proto() *v1.QueueConfig {
@@ -36,6 +39,7 @@ func (c QueueConfig) proto() *v1.QueueConfig {
 		MaxAttempts: int32(min(max(c.MaxAttempts, -1), 1<<30)),
 		Retry:       c.Retry.proto(),
 		TimeToLive:  durationProto(c.TTL),
+		Partitions:  int32(min(max(c.Partitions, -1), 1<<30)),
 	}
 }
 
@@ -45,6 +49,9 @@ type Queue struct {
 	Config               QueueConfig
 	Paused               bool
 	CreatedAt, UpdatedAt time.Time
+	// WritePartitions take new tasks, ReadPartitions are polled: more of them while
+	// partitions that are to go still have tasks.
+	WritePartitions, ReadPartitions int
 }
 
 func queueOf(q *v1.Queue) Queue {
@@ -57,10 +64,14 @@ func queueOf(q *v1.Queue) Queue {
 			MaxAttempts: int(config.GetMaxAttempts()),
 			Retry:       retryPolicyOf(config.GetRetry()),
 			TTL:         config.GetTimeToLive().AsDuration(),
+			Partitions:  int(config.GetPartitions()),
 		},
 		Paused:    q.GetPaused(),
 		CreatedAt: timeOf(q.GetCreatedAt()),
 		UpdatedAt: timeOf(q.GetUpdatedAt()),
+
+		WritePartitions: int(q.GetWritePartitions()),
+		ReadPartitions:  int(q.GetReadPartitions()),
 	}
 }
 
@@ -137,7 +148,7 @@ func (q Queues) Create(ctx context.Context, name string, config QueueConfig) (Qu
 
 // Update changes a queue's configuration. With fields, named as in the wire's
 // QueueConfig ("lease_time", "max_attempts", "retry", "retry.jitter",
-// "time_to_live"), only those are set; without, the whole configuration is
+// "time_to_live", "partitions"), only those are set; without, the whole configuration is
 // replaced.
 func (q Queues) Update(ctx context.Context, name string, config QueueConfig, fields ...string) (Queue, error) {
 	var mask *fieldmaskpb.FieldMask

@@ -343,7 +343,7 @@ func runSim(t *testing.T, seed uint64, events int, crashes bool) {
 }
 
 // simSeeds is how many histories are tried; raise it for a night.
-var simSeeds = flag.Int("sim-seeds", 100, "histories of the simulation of a partition")
+var simSeeds = flag.Int("sim-seeds", 60, "histories of the simulation of a partition")
 
 func TestCore_keeps_its_promises_under_random_events_and_crashes(t *testing.T) {
 	n := *simSeeds

@@ -126,6 +126,11 @@ func (a *app) printDescription(d *v1.DescribeQueueResponse) error {
 	t.field("State", queueState(q))
 	t.field("Created", viewTimeText(viewTime(q.GetCreatedAt())))
 	a.configFields(t, q.GetConfig())
+	if w, r := q.GetWritePartitions(), q.GetReadPartitions(); w == r {
+		t.field("Partitions", count(w))
+	} else {
+		t.field("Partitions", fmt.Sprintf("%d take tasks, %d are polled", w, r))
+	}
 	t.field("Ready", count(n.GetReady()))
 	t.field("Delayed", count(n.GetDelayed()))
 	t.field("Leased", count(n.GetLeased()))
@@ -200,6 +205,7 @@ func viewTimeText(t *time.Time) string {
 type configFlags struct {
 	leaseTime, ttl time.Duration
 	maxAttempts    int32
+	partitions     int32
 	retry          retryFlags
 }
 
@@ -207,12 +213,13 @@ func (f *configFlags) add(c *cobra.Command) {
 	c.Flags().DurationVar(&f.leaseTime, "lease-time", 0, "how long a worker holds a task before it goes to another (server's default: 30s)")
 	c.Flags().Int32Var(&f.maxAttempts, "max-attempts", 0, "attempts before a task is dead (server's default: 25)")
 	c.Flags().DurationVar(&f.ttl, "ttl", 0, "drop tasks that have not started so long after they were added (server's default: never)")
+	c.Flags().Int32Var(&f.partitions, "partitions", 0, "partitions that take new tasks, 1 to 4096 (server's default: 4)")
 	f.retry.add(c)
 }
 
 // config returns the settings and the paths of those that were given.
 func (f *configFlags) config(c *cobra.Command) (*v1.QueueConfig, []string) {
-	cfg := &v1.QueueConfig{MaxAttempts: f.maxAttempts}
+	cfg := &v1.QueueConfig{MaxAttempts: f.maxAttempts, Partitions: f.partitions}
 	var paths []string
 	given := func(flag, path string) bool {
 		if !c.Flags().Changed(flag) {
@@ -222,6 +229,7 @@ func (f *configFlags) config(c *cobra.Command) (*v1.QueueConfig, []string) {
 		return true
 	}
 	given("max-attempts", "max_attempts")
+	given("partitions", "partitions")
 	if given("lease-time", "lease_time") {
 		cfg.LeaseTime = durationpb.New(f.leaseTime)
 	}

@@ -33,6 +33,7 @@ type configView struct {
 	LeaseTime   *float64   `json:"lease_time_seconds,omitempty"`
 	MaxAttempts int32      `json:"max_attempts,omitempty"`
 	TimeToLive  *float64   `json:"time_to_live_seconds,omitempty"`
+	Partitions  int32      `json:"partitions,omitempty"`
 	Retry       *retryView `json:"retry,omitempty"`
 }
 
@@ -44,6 +45,9 @@ type queueView struct {
 	UpdatedAt *time.Time  `json:"updated_at,omitempty"`
 	Config    configView  `json:"config"`
 	Counts    *countsView `json:"counts,omitempty"`
+
+	WritePartitions int32 `json:"write_partitions"`
+	ReadPartitions  int32 `json:"read_partitions"`
 }
 
 type statsView struct {
@@ -124,10 +128,15 @@ func viewQueue(q *v1.Queue) queueView {
 		Paused:    q.GetPaused(),
 		CreatedAt: viewTime(q.GetCreatedAt()),
 		UpdatedAt: viewTime(q.GetUpdatedAt()),
+
+		WritePartitions: q.GetWritePartitions(),
+		ReadPartitions:  q.GetReadPartitions(),
+
 		Config: configView{
 			LeaseTime:   viewSeconds(c.GetLeaseTime()),
 			MaxAttempts: c.GetMaxAttempts(),
 			TimeToLive:  viewSeconds(c.GetTimeToLive()),
+			Partitions:  c.GetPartitions(),
 		},
 	}
 	if r := c.GetRetry(); r != nil {
