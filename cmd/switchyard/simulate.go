@@ -15,12 +15,13 @@ import (
 
 func newSimulateCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
-		Use:     "simulate",
-		Short:   "Try out settings in virtual time, without servers",
-		Example: `  switchyard simulate balance --world deploy`,
+		Use:   "simulate",
+		Short: "Try out settings in virtual time, without servers",
+		Example: `  switchyard simulate balance --world deploy
+  switchyard simulate queue --study two`,
 	}
 	asGroup(c)
-	c.AddCommand(newSimulateBalanceCommand(a))
+	c.AddCommand(newSimulateBalanceCommand(a), newSimulateQueueCommand(a))
 	return c
 }
 
