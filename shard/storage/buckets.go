@@ -4,26 +4,12 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine"
-)
-
-// Rows of the space _bucket:
-//
-//	key 0            ranges of buckets that were given one state at once:
-//	                 version, then first, last (4 bytes each, big endian), state (1 byte) of each
-//	key 1, bucket    one bucket, which overrides the ranges:
-//	                 version, state (1 byte), destination (the rest)
-//
-// Bootstrapping writes one row, whatever the number of buckets.
-const (
-	rangesRow     = 0
-	bucketRow     = 1
-	bucketVersion = 1
-	rangeSize     = 9
 )
 
 // slot is what is known of a bucket in one word: its state in the lowest byte, and
@@ -39,41 +25,74 @@ func (s slot) with(state shard.State) slot { return (s>>8+1)<<8 | slot(state) }
 type bucketTable struct {
 	slots []atomic.Uint64 // by bucket id; 0 is unused
 
-	mu    sync.Mutex
-	dest  map[shard.BucketID]string
+	mu sync.Mutex
+	// rows has those that say more than their state.
+	rows  map[shard.BucketID]shard.Row
 	count [shard.Garbage + 1]int
+	// changed is closed at the next change.
+	changed chan struct{}
 }
 
 func newBucketTable(n uint32) *bucketTable {
-	t := &bucketTable{slots: make([]atomic.Uint64, n+1), dest: map[shard.BucketID]string{}}
+	t := &bucketTable{slots: make([]atomic.Uint64, n+1), rows: map[shard.BucketID]shard.Row{}, changed: make(chan struct{})}
 	t.count[shard.Absent] = int(n)
 	return t
 }
 
 func (t *bucketTable) load(b shard.BucketID) slot { return slot(t.slots[b].Load()) }
 
-func (t *bucketTable) destination(b shard.BucketID) string {
+// row returns all that is known of a bucket.
+func (t *bucketTable) row(b shard.BucketID) shard.Row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.dest[b]
+	return t.rowLocked(b)
 }
 
-func (t *bucketTable) set(b shard.BucketID, state shard.State, destination string) {
+func (t *bucketTable) rowLocked(b shard.BucketID) shard.Row {
+	if r, ok := t.rows[b]; ok {
+		return r
+	}
+	return shard.Row{State: t.load(b).state()}
+}
+
+// special returns the rows that say more than their state.
+func (t *bucketTable) special() map[shard.BucketID]shard.Row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.setLocked(b, state, destination)
+	return maps.Clone(t.rows)
 }
 
-func (t *bucketTable) setLocked(b shard.BucketID, state shard.State, destination string) {
+func (t *bucketTable) destination(b shard.BucketID) string { return t.row(b).Peer }
+
+// change returns a channel that is closed at the next change of any bucket.
+func (t *bucketTable) change() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
+}
+
+func (t *bucketTable) set(b shard.BucketID, r shard.Row) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.setLocked(b, r)
+	t.tellLocked()
+}
+
+func (t *bucketTable) tellLocked() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+func (t *bucketTable) setLocked(b shard.BucketID, r shard.Row) {
 	old := t.load(b)
 	t.count[old.state()]--
-	t.count[state]++
-	if destination == "" {
-		delete(t.dest, b)
+	t.count[r.State]++
+	if r == (shard.Row{State: r.State}) {
+		delete(t.rows, b)
 	} else {
-		t.dest[b] = destination
+		t.rows[b] = r
 	}
-	t.slots[b].Store(uint64(old.with(state)))
+	t.slots[b].Store(uint64(old.with(r.State)))
 }
 
 func (t *bucketTable) has(b shard.BucketID) bool { return b >= 1 && int(b) < len(t.slots) }
@@ -82,8 +101,9 @@ func (t *bucketTable) has(b shard.BucketID) bool { return b >= 1 && int(b) < len
 func (t *bucketTable) read(r engine.Reader) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	defer t.tellLocked()
 	for b := 1; b < len(t.slots); b++ {
-		t.setLocked(shard.BucketID(b), shard.Absent, "")
+		t.setLocked(shard.BucketID(b), shard.Row{})
 	}
 	x := rows{r: r}
 	var bad error
@@ -92,27 +112,30 @@ func (t *bucketTable) read(r engine.Reader) error {
 		return false
 	}
 	err := x.Scan(SpaceBucket, nil, nil, false, func(key, value []byte) bool {
-		if len(value) < 1 || value[0] != bucketVersion {
-			return fail(key, "its format version is not known")
-		}
-		value = value[1:]
 		switch {
 		case len(key) == 1 && key[0] == rangesRow:
-			for ; len(value) >= rangeSize; value = value[rangeSize:] {
+			if len(value) < 1 || value[0] != rangesVersion {
+				return fail(key, "its format version is not known")
+			}
+			for value = value[1:]; len(value) >= rangeSize; value = value[rangeSize:] {
 				first, last, state := decodeRange(value)
 				if !t.has(first) || !t.has(last) || !state.Valid() {
 					return fail(key, "a range that cannot be")
 				}
 				for b := first; b <= last; b++ {
-					t.setLocked(b, state, "")
+					t.setLocked(b, shard.Row{State: state})
 				}
 			}
 		case len(key) == 5 && key[0] == bucketRow:
 			b := shard.BucketID(binary.BigEndian.Uint32(key[1:]))
-			if !t.has(b) || len(value) < 1 || !shard.State(value[0]).Valid() {
-				return fail(key, "a bucket or state that cannot be")
+			row, err := decodeRow(value)
+			if err != nil {
+				return fail(key, err.Error())
 			}
-			t.setLocked(b, shard.State(value[0]), string(value[1:]))
+			if !t.has(b) {
+				return fail(key, "there is no such bucket")
+			}
+			t.setLocked(b, row)
 		default:
 			return fail(key, "a key that is not known")
 		}
@@ -124,43 +147,47 @@ func (t *bucketTable) read(r engine.Reader) error {
 	return err
 }
 
-func appendRange(b []byte, first, last shard.BucketID, state shard.State) []byte {
-	b = binary.BigEndian.AppendUint32(b, uint32(first))
-	b = binary.BigEndian.AppendUint32(b, uint32(last))
-	return append(b, byte(state))
-}
-
-func decodeRange(b []byte) (first, last shard.BucketID, state shard.State) {
-	return shard.BucketID(binary.BigEndian.Uint32(b)), shard.BucketID(binary.BigEndian.Uint32(b[4:])), shard.State(b[8])
-}
-
 // System functions, on bucket 0.
 const (
-	fnBootstrap = "_bucket.bootstrap" // args: a range
+	fnBootstrap = "_bucket.bootstrap" // args: ranges
 	fnSetState  = "_bucket.set"       // args: bucket (4 bytes, big endian), state (1 byte), destination
+	fnStep      = "_bucket.step"      // args: see steps.go
+	fnChunk     = "_bucket.chunk"     // args: see chunk.go
+	fnFact      = "_replicaset.set"   // args: see facts.go
+	fnNothing   = "_nothing"          // done when everything before it is
 )
 
 // applySystem carries out a system function. The table changes only after everything
 // that can fail, and after earlier commands' rows can be seen by all.
 func (s *Storage) applySystem(etx engine.Tx, cmd *engine.Command) ([]byte, error) {
 	tx := &s.tx
-	tx.tx, tx.r, tx.bucket, tx.time = etx, etx, 0, cmd.Time
+	tx.tx, tx.r, tx.bucket, tx.time, tx.capture = etx, etx, 0, cmd.Time, nil
 	switch cmd.Function {
 	case fnBootstrap:
 		return nil, s.applyBootstrap(tx, cmd.Args)
 	case fnSetState:
 		return nil, s.applySetState(tx, cmd.Args)
+	case fnStep:
+		return s.applySteps(tx, cmd.Args)
+	case fnChunk:
+		return s.applyChunk(tx, cmd.Args)
+	case fnFact:
+		return nil, s.applyFact(tx, cmd.Args)
+	case fnNothing:
+		return nil, nil
 	}
 	return nil, engine.Fatal(fmt.Errorf("the log has a call of system function %q, which this version of Switchyard does not know; use the version that wrote it, or a newer one", cmd.Function))
 }
 
 func (s *Storage) applyBootstrap(tx *Tx, args []byte) error {
-	if len(args) != rangeSize {
-		return &shard.Error{Code: shard.InvalidArguments, Reason: "a range of buckets is needed"}
+	if len(args) == 0 || len(args)%rangeSize != 0 {
+		return &shard.Error{Code: shard.InvalidArguments, Reason: "ranges of buckets are needed"}
 	}
-	first, last, state := decodeRange(args)
-	if !s.table.has(first) || !s.table.has(last) || first > last || !shard.Absent.CanBecome(state) {
-		return &shard.Error{Code: shard.InvalidArguments, Reason: fmt.Sprintf("buckets %d to %d cannot be made %v", first, last, state)}
+	for a := args; len(a) > 0; a = a[rangeSize:] {
+		first, last, state := decodeRange(a)
+		if !s.table.has(first) || !s.table.has(last) || first > last || !shard.Absent.CanBecome(state) {
+			return &shard.Error{Code: shard.InvalidArguments, Reason: fmt.Sprintf("buckets %d to %d cannot be made %v", first, last, state)}
+		}
 	}
 	empty := true
 	if err := tx.Scan(SpaceBucket, nil, nil, false, func(key, _ []byte) bool { empty = false; return false }); err != nil {
@@ -169,15 +196,21 @@ func (s *Storage) applyBootstrap(tx *Tx, args []byte) error {
 	if !empty {
 		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: s.opts.ReplicaSet}
 	}
-	if err := tx.Put(SpaceBucket, 0, []byte{rangesRow}, append([]byte{bucketVersion}, args...)); err != nil {
+	if err := tx.Put(SpaceBucket, 0, []byte{rangesRow}, append([]byte{rangesVersion}, args...)); err != nil {
 		return err
 	}
 	if err := tx.tx.Settle(); err != nil {
 		return err
 	}
-	for b := first; b <= last; b++ {
-		s.table.set(b, state, "")
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	for a := args; len(a) > 0; a = a[rangeSize:] {
+		first, last, state := decodeRange(a)
+		for b := first; b <= last; b++ {
+			s.table.setLocked(b, shard.Row{State: state})
+		}
 	}
+	s.table.tellLocked()
 	return nil
 }
 
@@ -189,45 +222,48 @@ func (s *Storage) applySetState(tx *Tx, args []byte) error {
 	if !s.table.has(b) {
 		return s.checkBucket(b)
 	}
-	if was := s.table.load(b).state(); !was.CanBecome(state) {
-		return &shard.Error{Code: shard.BucketInvalidUpdate, Bucket: b, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("from %v to %v", was, state)}
+	was := s.table.row(b)
+	if !was.State.CanBecome(state) {
+		return &shard.Error{Code: shard.BucketInvalidUpdate, Bucket: b, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("from %v to %v", was.State, state)}
 	}
-	key := binary.BigEndian.AppendUint32([]byte{bucketRow}, uint32(b))
-	if err := tx.PutParts(SpaceBucket, 0, key, []byte{bucketVersion, byte(state)}, []byte(destination)); err != nil {
+	row := shard.Row{State: state, Peer: destination, Transfer: was.Transfer}
+	if err := putRow(tx, b, row); err != nil {
 		return err
 	}
 	if err := tx.tx.Settle(); err != nil {
 		return err
 	}
-	s.table.set(b, state, destination)
+	s.table.set(b, row)
 	return nil
 }
 
-func (s *Storage) system(ctx context.Context, fn string, args []byte) error {
+// system proposes a system function and waits for its outcome.
+func (s *Storage) system(ctx context.Context, fn string, args []byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return nil, err
 	}
-	_, err := wait(ctx, func(done func([]byte, error)) {
+	return wait(ctx, func(done func([]byte, error)) {
 		s.eng.Propose(engine.Command{Function: fn, Args: args}, done)
 	})
-	return err
 }
 
 // Bootstrap makes all buckets ACTIVE here, in one command. It is done once in a
 // cluster's life; later it answers NON_EMPTY.
 func (s *Storage) Bootstrap(ctx context.Context) error {
-	return s.system(ctx, fnBootstrap, appendRange(nil, 1, shard.BucketID(s.opts.BucketCount), shard.Active))
+	_, err := s.system(ctx, fnBootstrap, appendRange(nil, 1, shard.BucketID(s.opts.BucketCount), shard.Active))
+	return err
 }
 
 // SetBucketState puts a bucket into another state. destination says where a SENT bucket
 // went, and is empty otherwise. BUCKET_INVALID_UPDATE says that the states cannot follow
-// each other.
+// each other. It is no part of a move.
 func (s *Storage) SetBucketState(ctx context.Context, b shard.BucketID, state shard.State, destination string) error {
 	if err := s.checkBucket(b); err != nil {
 		return err
 	}
 	args := binary.BigEndian.AppendUint32(nil, uint32(b))
-	return s.system(ctx, fnSetState, append(append(args, byte(state)), destination...))
+	_, err := s.system(ctx, fnSetState, append(append(args, byte(state)), destination...))
+	return err
 }
 
 // BucketState returns the state of a bucket here and, for a SENT one, where it went.
@@ -235,8 +271,20 @@ func (s *Storage) BucketState(b shard.BucketID) (shard.State, string) {
 	if !s.table.has(b) {
 		return shard.Absent, ""
 	}
-	return s.table.load(b).state(), s.table.destination(b)
+	r := s.table.row(b)
+	return r.State, r.Peer
 }
+
+// BucketRow returns all that this replica knows of a bucket.
+func (s *Storage) BucketRow(b shard.BucketID) shard.Row {
+	if !s.table.has(b) {
+		return shard.Row{}
+	}
+	return s.table.row(b)
+}
+
+// Changed returns a channel that is closed at the next change of any bucket's row.
+func (s *Storage) Changed() <-chan struct{} { return s.table.change() }
 
 // BucketCounts returns how many buckets are in each state here.
 func (s *Storage) BucketCounts() map[shard.State]int {

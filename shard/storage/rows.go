@@ -109,8 +109,9 @@ func (x *rows) Scan(space Space, from, to []byte, reverse bool, fn func(key, val
 // function's goroutine and time only.
 type Tx struct {
 	rows
-	tx   engine.Tx
-	time time.Time
+	tx      engine.Tx
+	time    time.Time
+	capture *capture // of the bucket, when it is being sent
 }
 
 // Time returns the master's clock when it took the command: the same on every replica,
@@ -119,6 +120,9 @@ func (t *Tx) Time() time.Time { return t.time }
 
 // Put writes a row: hash is that of its sharding key. Key and value are copied.
 func (t *Tx) Put(space Space, hash uint32, key, value []byte) error {
+	if t.capture != nil {
+		t.capture.note(space, key)
+	}
 	k, v := t.tx.Put(prefixLen+len(key), hashLen+len(value))
 	putPrefix(k, t.bucket, space)
 	copy(k[prefixLen:], key)
@@ -133,6 +137,9 @@ func (t *Tx) PutParts(space Space, hash uint32, key []byte, parts ...[]byte) err
 	for _, p := range parts {
 		n += len(p)
 	}
+	if t.capture != nil {
+		t.capture.note(space, key)
+	}
 	k, v := t.tx.Put(prefixLen+len(key), n)
 	putPrefix(k, t.bucket, space)
 	copy(k[prefixLen:], key)
@@ -146,6 +153,9 @@ func (t *Tx) PutParts(space Space, hash uint32, key []byte, parts ...[]byte) err
 
 // Delete deletes a row; there need not be one.
 func (t *Tx) Delete(space Space, key []byte) error {
+	if t.capture != nil {
+		t.capture.note(space, key)
+	}
 	k := t.tx.Delete(prefixLen + len(key))
 	putPrefix(k, t.bucket, space)
 	copy(k[prefixLen:], key)
@@ -158,6 +168,9 @@ func (t *Tx) Delete(space Space, key []byte) error {
 func (t *Tx) DeleteRange(space Space, from, to []byte) error {
 	t.key = appendKey(t.key[:0], t.bucket, space, from)
 	t.end = appendEnd(t.end[:0], t.bucket, space, to)
+	if t.capture != nil {
+		t.capture.noteRange(t.key, t.end)
+	}
 	t.tx.DeleteRange(t.key, t.end)
 	return nil
 }

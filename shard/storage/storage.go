@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine"
@@ -25,6 +26,13 @@ type Options struct {
 	OpenEngine func(context.Context, engine.Machine) (engine.Engine, error)
 	// Logger takes what the storage has to say. Default: nothing.
 	Logger *slog.Logger
+	// Link reaches other replica sets. Without one, buckets cannot be moved.
+	Link Link
+	// PauseTime is how long the writes of a bucket may wait for the end of its move before
+	// the move is called off (default 1.5 s).
+	PauseTime time.Duration
+	// MaxReceiving is how many buckets may be on their way to this replica set (default 4096).
+	MaxReceiving int
 }
 
 // Storage is one replica of a replica set: functions over buckets over an engine. All
@@ -37,6 +45,15 @@ type Storage struct {
 	table  *bucketTable
 	views  sync.Pool
 	tx     Tx // of the command being applied
+
+	captures captures
+	facts    facts
+	refs     refs
+	moving   moving
+	chores   chores
+	// stop ends the goroutine of the chores, which closes stopped.
+	stop    context.CancelFunc
+	stopped chan struct{}
 }
 
 // Open opens the engine and reads which buckets are here.
@@ -47,18 +64,46 @@ func Open(ctx context.Context, opts Options) (*Storage, error) {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Storage{opts: opts, table: newBucketTable(opts.BucketCount)}
+	if opts.PauseTime == 0 {
+		opts.PauseTime = defaultPauseTime
+	}
+	if opts.MaxReceiving == 0 {
+		opts.MaxReceiving = defaultMaxReceiving
+	}
+	if opts.PauseTime < 0 || opts.MaxReceiving < 0 || len(opts.ReplicaSet) > maxNameLength {
+		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("pause time %v and receiving limit %d must not be negative, a name has at most %d bytes", opts.PauseTime, opts.MaxReceiving, maxNameLength)}
+	}
+	s := &Storage{opts: opts, table: newBucketTable(opts.BucketCount), stopped: make(chan struct{})}
+	s.chores.init()
 	s.writes, s.reads = opts.Registry.freeze()
 	s.views.New = func() any { return new(View) }
 	var err error
 	if s.eng, err = opts.OpenEngine(ctx, machine{s}); err != nil {
 		return nil, err
 	}
+	var background context.Context
+	background, s.stop = context.WithCancel(context.Background())
+	if opts.Link == nil {
+		close(s.stopped)
+		return s, nil
+	}
+	go func() {
+		defer close(s.stopped)
+		s.runChores(background)
+	}()
 	return s, nil
 }
 
-// Close stops the storage and its engine; see engine.Engine.
-func (s *Storage) Close(ctx context.Context) error { return s.eng.Close(ctx) }
+// Close calls off moves, and stops the storage and its engine; see engine.Engine.
+func (s *Storage) Close(ctx context.Context) error {
+	s.moving.cancelAll()
+	s.stop()
+	select {
+	case <-s.stopped:
+	case <-ctx.Done():
+	}
+	return s.eng.Close(ctx)
+}
 
 // Status returns the engine's condition.
 func (s *Storage) Status() engine.Status { return s.eng.Status() }
@@ -188,7 +233,13 @@ func panicked(bucket shard.BucketID, fn string, p any) error {
 type machine struct{ s *Storage }
 
 // Reset reads the states of all buckets.
-func (m machine) Reset(r engine.Reader) error { return m.s.table.read(r) }
+func (m machine) Reset(r engine.Reader) error {
+	m.s.captures.lose()
+	if err := m.s.facts.read(r); err != nil {
+		return err
+	}
+	return m.s.table.read(r)
+}
 
 // Apply carries out a command.
 func (m machine) Apply(etx engine.Tx, cmd *engine.Command) ([]byte, error) {
@@ -204,7 +255,7 @@ func (m machine) Apply(etx engine.Tx, cmd *engine.Command) ([]byte, error) {
 		return nil, withDestination(err, s.table.destination(cmd.Bucket))
 	}
 	tx := &s.tx
-	tx.tx, tx.r, tx.bucket, tx.time = etx, etx, cmd.Bucket, cmd.Time
+	tx.tx, tx.r, tx.bucket, tx.time, tx.capture = etx, etx, cmd.Bucket, cmd.Time, s.captures.of(cmd.Bucket)
 	return callWrite(fn, tx, cmd)
 }
 

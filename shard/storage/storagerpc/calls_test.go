@@ -225,6 +225,15 @@ func TestCalls_serverStopsReadingAtItsLimit(t *testing.T) {
 		})
 	}
 	eventually(t, "as many as may hang", func() bool { return hanging.Load() == 8 })
+	eventually(t, "all are on their way", func() bool {
+		x, err := c.stream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return len(x.calls) == 100
+	})
 	// The client takes no more than it may, and says so at once.
 	eventually(t, "the client is full", func() bool {
 		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)

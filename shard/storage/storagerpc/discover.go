@@ -10,7 +10,8 @@ import (
 	"github.com/switchyard-dev/switchyard/shard"
 )
 
-// lookAgain is how often the buckets of a storage that cannot tell its changes are looked at.
+// lookAgain is how often it is looked who is master, and at the buckets of a storage that cannot
+// tell its changes.
 const lookAgain = 20 * time.Millisecond
 
 // Discover implements StorageService.
@@ -41,11 +42,16 @@ func (s *Server) watch(ctx context.Context, once bool, stop <-chan struct{}, sen
 	w := watcher{s: s}
 	beat := time.NewTicker(s.opts.Heartbeat)
 	defer beat.Stop()
-	first := true
-	for {
-		changed, poll := s.changes()
+	again := time.NewTicker(lookAgain)
+	defer again.Stop()
+	teller, tells := s.storage.(interface{ Changed() <-chan struct{} })
+	for due := true; ; {
+		var changed <-chan struct{}
+		if tells {
+			changed = teller.Changed() // before the look, so that nothing is missed
+		}
 		resp, news := w.look()
-		if news || first {
+		if news || due {
 			if err := send(resp); err != nil {
 				return err
 			}
@@ -53,26 +59,23 @@ func (s *Server) watch(ctx context.Context, once bool, stop <-chan struct{}, sen
 		if once {
 			return nil
 		}
-		first = false
-		select {
-		case <-changed:
-		case <-poll:
-		case <-beat.C:
-			first = true
-		case <-stop:
-			return s.errStopping()
-		case <-ctx.Done():
-			return ctx.Err()
+		for due = false; ; {
+			select {
+			case <-changed:
+			case <-again.C:
+				if tells && !w.masterChanged() {
+					continue
+				}
+			case <-beat.C:
+				due = true
+			case <-stop:
+				return s.errStopping()
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			break
 		}
 	}
-}
-
-// changes returns a channel that tells of the next change of buckets or of the master.
-func (s *Server) changes() (<-chan struct{}, <-chan time.Time) {
-	if c, ok := s.storage.(interface{ Changed() <-chan struct{} }); ok {
-		return c.Changed(), nil
-	}
-	return nil, time.After(lookAgain)
 }
 
 // watcher finds out what has changed since the last look.
@@ -81,6 +84,12 @@ type watcher struct {
 	master string
 	term   uint64
 	told   []place // by bucket; nil when this member was not master at the last look
+}
+
+// masterChanged reports whether the master is another than at the last look.
+func (w *watcher) masterChanged() bool {
+	master, term := w.s.role()
+	return master != w.master || term != w.term
 }
 
 // look makes a message of what is new, and reports whether anything is.

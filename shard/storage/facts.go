@@ -1,0 +1,215 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/shard"
+	"github.com/switchyard-dev/switchyard/shard/engine"
+)
+
+// SpaceFacts is "_facts", in bucket 0 only: what a replica set keeps about itself and the
+// others. A row is a name and a text; an empty text is no row.
+const SpaceFacts Space = 2
+
+// Names of facts.
+const (
+	factCluster = "cluster_id"
+	factWeight  = "weight"
+	factLock    = "lock"
+	factSet     = "set/" // and the name of a replica set that was seen
+)
+
+// defaultWeight is the weight of a replica set of which none was said.
+const defaultWeight = 1.0
+
+// maxReplicaSets bounds the replica sets that one remembers.
+const maxReplicaSets = 1000
+
+// facts are the rows of SpaceFacts in memory.
+type facts struct {
+	mu   sync.Mutex
+	text map[string]string
+}
+
+func (f *facts) get(name string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.text[name]
+}
+
+func (f *facts) set(name, text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if text == "" {
+		delete(f.text, name)
+	} else {
+		f.text[name] = text
+	}
+}
+
+func (f *facts) read(r engine.Reader) error {
+	all := map[string]string{}
+	x := rows{r: r}
+	err := x.Scan(SpaceFacts, nil, nil, false, func(key, value []byte) bool {
+		all[string(key)] = string(value)
+		return true
+	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.text = all
+	return err
+}
+
+// applyFact sets a fact. Arguments: name, text.
+func (s *Storage) applyFact(tx *Tx, args []byte) error {
+	in := input{b: args}
+	name, text := string(in.bytes()), string(in.bytes())
+	if in.bad || name == "" || len(name) > 2*maxNameLength || len(text) > 4*maxNameLength {
+		return &shard.Error{Code: shard.InvalidArguments, Reason: "a fact that cannot be read"}
+	}
+	if old := s.facts.get(name); name == factCluster && old != "" && old != text {
+		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("it belongs to cluster %s, not to %s", old, text)}
+	}
+	var err error
+	if text == "" {
+		err = tx.Delete(SpaceFacts, []byte(name))
+	} else {
+		err = tx.Put(SpaceFacts, 0, []byte(name), []byte(text))
+	}
+	if err == nil {
+		err = tx.tx.Settle()
+	}
+	if err == nil {
+		s.facts.set(name, text)
+		s.table.mu.Lock()
+		s.table.tellLocked()
+		s.table.mu.Unlock()
+	}
+	return err
+}
+
+func (s *Storage) setFact(ctx context.Context, name, text string) error {
+	_, err := s.system(ctx, fnFact, appendBytes(appendBytes(nil, name), text))
+	return err
+}
+
+// ClusterID returns the id of the cluster that the replica set was made for, or "".
+func (s *Storage) ClusterID() string { return s.facts.get(factCluster) }
+
+// Weight returns the replica set's weight: how many buckets it should have, compared with others.
+func (s *Storage) Weight() float64 {
+	if w, err := strconv.ParseFloat(s.facts.get(factWeight), 64); err == nil {
+		return w
+	}
+	return defaultWeight
+}
+
+// SetWeight sets the weight: 0 drains the replica set, less is INVALID_CFG.
+func (s *Storage) SetWeight(ctx context.Context, weight float64) error {
+	if !(weight >= 0) || math.IsInf(weight, 0) {
+		return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("weight %v; it must be a number from 0 on", weight)}
+	}
+	return s.setFact(ctx, factWeight, strconv.FormatFloat(weight, 'g', -1, 64))
+}
+
+// Locked reports whether the replica set is locked: it sends and receives no buckets.
+func (s *Storage) Locked() bool { return s.facts.get(factLock) != "" }
+
+// SetLock locks the replica set or ends that.
+func (s *Storage) SetLock(ctx context.Context, locked bool) error {
+	text := ""
+	if locked {
+		text = "1"
+	}
+	return s.setFact(ctx, factLock, text)
+}
+
+// KnownReplicaSets returns the names of all replica sets that this one has seen and not
+// forgotten, itself included, in order.
+func (s *Storage) KnownReplicaSets() []string {
+	names := []string{s.opts.ReplicaSet}
+	s.facts.mu.Lock()
+	for name := range maps.Keys(s.facts.text) {
+		if set, ok := strings.CutPrefix(name, factSet); ok {
+			names = append(names, set)
+		}
+	}
+	s.facts.mu.Unlock()
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// RememberReplicaSet notes that there is a replica set.
+func (s *Storage) RememberReplicaSet(ctx context.Context, name string) error {
+	known := s.KnownReplicaSets()
+	switch {
+	case name == "" || len(name) > maxNameLength:
+		return &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("a replica set's name has 1 to %d bytes, this one %d", maxNameLength, len(name))}
+	case slices.Contains(known, name):
+		return nil
+	case len(known) >= maxReplicaSets:
+		return &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("%d replica sets are known, which is the limit", len(known))}
+	}
+	return s.setFact(ctx, factSet+name, "1")
+}
+
+// ForgetReplicaSet forgets a replica set that is gone for good. The caller has made sure that
+// it owns no bucket; as far as is known here, it must not be part of a move.
+func (s *Storage) ForgetReplicaSet(ctx context.Context, name string) error {
+	if name == s.opts.ReplicaSet || !slices.Contains(s.KnownReplicaSets(), name) {
+		return &shard.Error{Code: shard.NoSuchReplicaSet, ReplicaSet: name, Reason: "it is not one of the others that are known"}
+	}
+	for b, row := range s.table.special() {
+		if row.Peer == name && row.State != shard.Absent {
+			return &shard.Error{Code: shard.TransferIsInProgress, Bucket: b, ReplicaSet: name, Reason: "a move with it is not over"}
+		}
+	}
+	return s.setFact(ctx, factSet+name, "")
+}
+
+// BootstrapReplicaSet makes a replica set part of a cluster: with the buckets that it gets when the
+// cluster is made, or without any when it comes later. A second time is NON_EMPTY. The
+// members are not looked at.
+func (s *Storage) BootstrapReplicaSet(ctx context.Context, req *v1.BootstrapStorageRequest) error {
+	bad := func(format string, args ...any) error {
+		return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case req.GetReplicaSet() != s.opts.ReplicaSet:
+		return bad("this is replica set %s, not %s", s.opts.ReplicaSet, req.GetReplicaSet())
+	case req.GetBucketCount() != s.opts.BucketCount:
+		return bad("bucket_count is %d here, not %d", s.opts.BucketCount, req.GetBucketCount())
+	case req.GetClusterId() == "" || len(req.GetClusterId()) > maxNameLength:
+		return bad("a cluster id of 1 to %d bytes is needed", maxNameLength)
+	case s.ClusterID() != "":
+		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: s.opts.ReplicaSet, Reason: "it belongs to cluster " + s.ClusterID()}
+	}
+	if counts := s.BucketCounts(); counts[shard.Absent] != int(s.opts.BucketCount) {
+		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: s.opts.ReplicaSet}
+	}
+	var ranges []byte
+	for _, r := range req.GetBuckets() {
+		ranges = appendRange(ranges, shard.BucketID(r.GetFirst()), shard.BucketID(r.GetLast()), shard.Active)
+	}
+	if err := s.setFact(ctx, factCluster, req.GetClusterId()); err != nil {
+		return err
+	}
+	if w := req.GetWeight(); w != 0 {
+		if err := s.SetWeight(ctx, w); err != nil {
+			return err
+		}
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	_, err := s.system(ctx, fnBootstrap, ranges)
+	return err
+}

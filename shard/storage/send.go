@@ -1,0 +1,588 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/shard"
+)
+
+// Limits and times of moves.
+const (
+	// chunkBytes is about the size of a message with rows.
+	chunkBytes = 1 << 20
+	// chunksAhead is how many messages are read before they are needed.
+	chunksAhead = 2
+	// A round is small enough for the pause when it has at most so many keys. After
+	// maxRounds the pause comes anyway, unless a round is still larger than hopelessKeys.
+	smallRound   = 64
+	maxRounds    = 30
+	hopelessKeys = 20_000
+	// messageTime bounds a message with all its repetitions; while a bucket is copied a
+	// transfer goes on so long without an answer.
+	messageTime = 10 * time.Second
+	retryPause  = 20 * time.Millisecond
+	// defaultPauseTime is how long the writes of a bucket may wait before its move is
+	// called off.
+	defaultPauseTime = 1500 * time.Millisecond
+)
+
+// Link reaches the masters of other replica sets.
+type Link interface {
+	// Transfer brings a message to the master of replica set req.To. An error with NON_MASTER or
+	// UNREACHABLE_MASTER may pass; the message is sent again.
+	Transfer(ctx context.Context, req *v1.TransferRequest) (*v1.TransferResponse, error)
+	// ReplicaSets returns the names of all replica sets that are known, this one included or not.
+	ReplicaSets() []string
+}
+
+// send is a list of buckets on its way.
+type send struct {
+	s       *Storage
+	to      string
+	moves   []*move // those that have not failed
+	started time.Time
+	failed  map[shard.BucketID]error
+	views   [2]*heldView // of the round before, and of this one
+}
+
+// move is one bucket of a list.
+type move struct {
+	bucket  shard.BucketID
+	row     shard.Row // after EventSend
+	capture *capture
+	given   shard.Progress
+	taken   shard.Reply // the destination's last word
+	phase   string
+	bytes   uint64
+}
+
+// SendBuckets moves buckets to another replica set and returns when each has arrived or
+// failed, with the errors of those that failed: they are where they were. err says that
+// nothing was begun. The buckets are read and written meanwhile; see package shard. When
+// ctx ends, moves that are not SENT are called off.
+func (s *Storage) SendBuckets(ctx context.Context, buckets []shard.BucketID, destination string) (failed map[shard.BucketID]error, err error) {
+	if err := s.checkSend(buckets, destination); err != nil {
+		return nil, err
+	}
+	end, err := s.refs.beginMove()
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer s.moving.track(cancel)()
+	sd := &send{s: s, to: destination, started: time.Now(), failed: map[shard.BucketID]error{}}
+	if err := sd.run(ctx, buckets); err != nil {
+		return nil, err
+	}
+	return sd.failed, nil
+}
+
+func (s *Storage) checkSend(buckets []shard.BucketID, destination string) error {
+	bad := func(code shard.Code, format string, args ...any) error {
+		return &shard.Error{Code: code, ReplicaSet: s.opts.ReplicaSet, Destination: destination, Reason: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case s.opts.Link == nil:
+		return bad(shard.NoSuchReplicaSet, "this storage has no way to other replica sets")
+	case len(buckets) == 0 || len(buckets) > maxList:
+		return bad(shard.InvalidArguments, "%d buckets to send; 1 to %d can be", len(buckets), maxList)
+	case destination == s.opts.ReplicaSet:
+		return bad(shard.MoveToSelf, "")
+	case !slices.Contains(s.opts.Link.ReplicaSets(), destination):
+		return bad(shard.NoSuchReplicaSet, "no replica set of that name is known here")
+	case s.Locked():
+		return bad(shard.ReplicaSetIsLocked, "")
+	}
+	seen := make(map[shard.BucketID]bool, len(buckets))
+	for _, b := range buckets {
+		if err := s.checkBucket(b); err != nil {
+			return err
+		}
+		if seen[b] {
+			return bad(shard.InvalidArguments, "bucket %d is named twice", b)
+		}
+		seen[b] = true
+	}
+	return nil
+}
+
+// run moves the buckets as far as each of them gets. An error says that nothing was begun.
+func (sd *send) run(ctx context.Context, buckets []shard.BucketID) error {
+	s := sd.s
+	captures := s.captures.want(buckets)
+	defer s.captures.end(captures)
+	st := step{kind: shard.EventSend, peer: sd.to}
+	for _, b := range buckets {
+		if captures[b] == nil {
+			sd.failed[b] = &shard.Error{Code: shard.TransferIsInProgress, Bucket: b, ReplicaSet: s.opts.ReplicaSet}
+			continue
+		}
+		st.items = append(st.items, stepItem{bucket: b})
+	}
+	out, err := s.propose(ctx, st)
+	if err != nil {
+		s.wake()
+		return err
+	}
+	for i, o := range out {
+		b := st.items[i].bucket
+		if o.err != nil {
+			sd.failed[b] = o.err
+			continue
+		}
+		m := &move{bucket: b, row: o.row, capture: captures[b], phase: "copy"}
+		m.given.Chunks = 0
+		sd.moves = append(sd.moves, m)
+	}
+	s.moving.add(sd.moves)
+	defer s.moving.remove(sd.moves)
+	defer func() {
+		sd.views[0].close()
+		sd.views[1].close()
+	}()
+	for _, stage := range []func(context.Context) error{sd.prepare, sd.copy, sd.rounds, sd.finish} {
+		if len(sd.moves) == 0 {
+			return nil
+		}
+		if err := stage(ctx); err != nil {
+			sd.abort(sd.moves, err)
+			sd.moves = nil
+		}
+	}
+	return nil
+}
+
+// message makes a message about moves.
+func (sd *send) message(kind v1.TransferKind, moves []*move) *v1.TransferRequest {
+	req := sd.s.message(kind, sd.to)
+	req.Items = make([]*v1.TransferRequest_Item, len(moves))
+	for i, m := range moves {
+		req.Items[i] = &v1.TransferRequest_Item{Bucket: uint32(m.bucket), Transfer: m.row.Transfer, ReadOnly: m.row.State == shard.ReadOnly}
+	}
+	return req
+}
+
+func (s *Storage) message(kind v1.TransferKind, to string) *v1.TransferRequest {
+	return &v1.TransferRequest{Kind: kind, From: s.opts.ReplicaSet, To: to, ClusterId: s.ClusterID(), BucketCount: s.opts.BucketCount}
+}
+
+// deliver brings a message to its receiver, again while that may help and patience is not over.
+func (s *Storage) deliver(ctx context.Context, req *v1.TransferRequest, patience time.Duration) (*v1.TransferResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, messageTime)
+	defer cancel()
+	first := time.Now()
+	for {
+		// One attempt may not eat all the patience there is without another.
+		try, cancelTry := context.WithTimeout(ctx, max(patience-time.Since(first), retryPause))
+		resp, err := s.opts.Link.Transfer(try, req)
+		cancelTry()
+		if err == nil && len(resp.GetReplies()) != len(req.GetItems()) {
+			return nil, &shard.Error{Code: shard.BucketReceiveData, Destination: req.GetTo(), Reason: "it does not answer what it was asked"}
+		}
+		if err == nil || !passing(err) && !errors.Is(err, context.DeadlineExceeded) || time.Since(first)+retryPause >= patience {
+			return resp, err
+		}
+		t := time.NewTimer(retryPause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, err
+		}
+	}
+}
+
+// passing says whether an error of a message may be gone when it is sent again.
+func passing(err error) bool {
+	for _, c := range []shard.Code{shard.NonMaster, shard.MissingMaster, shard.UnreachableMaster, shard.UnreachableReplicaSet, shard.MasterNotSynced, shard.Overloaded, shard.OutcomeUnknown} {
+		if errors.Is(err, c) {
+			return true
+		}
+	}
+	return false
+}
+
+// exchange sends a message and notes the replies; moves whose reply is bad are aborted.
+func (sd *send) exchange(ctx context.Context, req *v1.TransferRequest, moves []*move, patience time.Duration) error {
+	resp, err := sd.s.deliver(ctx, req, patience)
+	if err != nil {
+		return err
+	}
+	for i, m := range moves {
+		r := resp.GetReplies()[i]
+		if r.GetError() != nil {
+			sd.abort([]*move{m}, replyError(m.bucket, sd.to, r))
+			continue
+		}
+		m.taken = reply(r)
+		if m.taken.Standing != shard.ReplyReceiving {
+			sd.abort([]*move{m}, &shard.Error{Code: shard.TransferIsOver, Bucket: m.bucket, Destination: sd.to,
+				Reason: fmt.Sprintf("transfer %d: the destination says %v", m.row.Transfer, m.taken.Standing)})
+		}
+	}
+	sd.drop()
+	return nil
+}
+
+// drop takes those that failed out of the list.
+func (sd *send) drop() {
+	sd.moves = slices.DeleteFunc(sd.moves, func(m *move) bool { return sd.failed[m.bucket] != nil })
+}
+
+// prepare makes the destination RECEIVING.
+func (sd *send) prepare(ctx context.Context) error {
+	return sd.exchange(ctx, sd.message(v1.TransferKind_TRANSFER_KIND_PREPARE, sd.moves), slices.Clone(sd.moves), messageTime)
+}
+
+// batch is a message with rows, and the moves of its items.
+type batch struct {
+	req   *v1.TransferRequest
+	moves []*move
+	size  int
+}
+
+// stream reads rows by produce, which hands chunks to its argument, and sends them meanwhile.
+func (sd *send) stream(ctx context.Context, patience time.Duration, produce func(ctx context.Context, give func(m *move, c *chunkMaker) error) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	batches := make(chan *batch, chunksAhead)
+	var produced error
+	var group sync.WaitGroup
+	group.Go(func() {
+		defer close(batches)
+		var b *batch
+		flush := func() error {
+			if b == nil {
+				return nil
+			}
+			select {
+			case batches <- b:
+				b = nil
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		produced = produce(ctx, func(m *move, c *chunkMaker) error {
+			if c.empty() {
+				return nil
+			}
+			// A bucket stands once in a message.
+			if b != nil && (b.size+len(c.b) > chunkBytes || slices.Contains(b.moves, m)) {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+			if b == nil {
+				b = &batch{req: sd.s.message(v1.TransferKind_TRANSFER_KIND_CHUNK, sd.to)}
+			}
+			b.req.Items = append(b.req.Items, &v1.TransferRequest_Item{
+				Bucket: uint32(m.bucket), Transfer: m.row.Transfer, Seq: m.given.Chunks, Rows: c.b})
+			b.moves = append(b.moves, m)
+			b.size += len(c.b)
+			m.given.Chunks++
+			m.bytes += uint64(len(c.b))
+			return nil
+		})
+		if produced == nil {
+			produced = flush()
+		}
+	})
+	var err error
+	for b := range batches {
+		if err != nil {
+			continue // empties the channel
+		}
+		began := time.Now()
+		if err = sd.exchange(ctx, b.req, b.moves, patience); err != nil {
+			cancel()
+			continue
+		}
+		sd.s.yield(ctx, time.Since(began))
+	}
+	group.Wait()
+	if err == nil {
+		err = produced
+	}
+	return err
+}
+
+// yield leaves room to others: while calls wait to be written, copying takes at most two
+// thirds of the time.
+func (s *Storage) yield(ctx context.Context, took time.Duration) {
+	if s.eng.Status().InFlight < 4 {
+		return
+	}
+	t := time.NewTimer(min(took/2, 20*time.Millisecond))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// copy sends all rows as they are at one moment.
+func (sd *send) copy(ctx context.Context) error {
+	view, err := sd.s.hold(context.WithoutCancel(ctx))
+	if err != nil {
+		return err
+	}
+	sd.views[0] = view
+	moves := slices.Clone(sd.moves)
+	return sd.stream(ctx, messageTime, func(ctx context.Context, give func(*move, *chunkMaker) error) error {
+		for _, m := range moves {
+			c := newChunk(&m.given, true, 0)
+			var stop error
+			x := readBucket(view, m.bucket)
+			err := x.scan("", "", func(key, value []byte) bool {
+				if len(c.b)+len(key)+len(value) > chunkBytes && !c.empty() {
+					if stop = give(m, &c); stop != nil {
+						return false
+					}
+					c = newChunk(&m.given, true, chunkBytes+4096)
+				}
+				c.there(key, value)
+				return true
+			})
+			if err = errors.Join(err, stop); err != nil {
+				return err
+			}
+			if err := give(m, &c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// rounds sends what was written meanwhile, until that is little.
+func (sd *send) rounds(ctx context.Context) error {
+	for n := 0; ; n++ {
+		// What was noted so far must be visible in the next view.
+		changes, count, err := sd.changes()
+		if err != nil {
+			return err
+		}
+		if _, err := sd.s.system(ctx, fnNothing, nil); err != nil {
+			return err
+		}
+		if err := sd.delta(ctx, changes, messageTime); err != nil {
+			return err
+		}
+		if count <= smallRound || len(sd.moves) == 0 {
+			return nil
+		}
+		if n >= maxRounds {
+			if count > hopelessKeys {
+				return &shard.Error{Code: shard.TransferIsOver, Destination: sd.to, Reason: "the buckets are written faster than they can be copied"}
+			}
+			return nil
+		}
+	}
+}
+
+// changes takes what was noted since the last round. A move that lost track is aborted.
+func (sd *send) changes() (map[*move]dirty, int, error) {
+	all, count := map[*move]dirty{}, 0
+	for _, m := range slices.Clone(sd.moves) {
+		d, ok := m.capture.take()
+		if !ok {
+			sd.abort([]*move{m}, &shard.Error{Code: shard.TransferIsOver, Bucket: m.bucket, Destination: sd.to, Reason: "more was written meanwhile than can be noted"})
+			continue
+		}
+		if len(d.keys)+len(d.ranges) > 0 {
+			all[m] = d
+			count += len(d.keys) + smallRound*len(d.ranges)
+		}
+	}
+	sd.drop()
+	return all, count, nil
+}
+
+// delta sends what differs between the view of the round before and one of now.
+func (sd *send) delta(ctx context.Context, changes map[*move]dirty, patience time.Duration) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	view, err := sd.s.hold(context.WithoutCancel(ctx))
+	if err != nil {
+		return err
+	}
+	sd.views[1] = view
+	moves := slices.Clone(sd.moves)
+	err = sd.stream(ctx, patience, func(ctx context.Context, give func(*move, *chunkMaker) error) error {
+		for _, m := range moves {
+			d, ok := changes[m]
+			if !ok {
+				continue
+			}
+			if err := sd.deltaOf(m, d, give); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	sd.views[0].close()
+	sd.views[0], sd.views[1] = view, nil
+	return err
+}
+
+func (sd *send) deltaOf(m *move, d dirty, give func(*move, *chunkMaker) error) error {
+	before, now := readBucket(sd.views[0], m.bucket), readBucket(sd.views[1], m.bucket)
+	keys := d.keys
+	for _, r := range d.ranges {
+		if err := before.scan(r[0], r[1], func(key, _ []byte) bool { keys = append(keys, string(key)); return true }); err != nil {
+			return err
+		}
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	c := newChunk(&m.given, false, 0)
+	for _, k := range keys {
+		old, had, err := before.get(k)
+		if err != nil {
+			return err
+		}
+		value, has, err := now.get(k)
+		switch {
+		case err != nil:
+			return err
+		case had == has && bytes.Equal(old, value):
+			continue
+		}
+		if len(c.b)+len(k)+len(value) > chunkBytes && !c.empty() {
+			if err := give(m, &c); err != nil {
+				return err
+			}
+			c = newChunk(&m.given, false, chunkBytes/4)
+		}
+		if had {
+			c.was([]byte(k), old)
+		}
+		if has {
+			c.there([]byte(k), value)
+		} else {
+			c.gone([]byte(k))
+		}
+	}
+	return give(m, &c)
+}
+
+// finish seals the buckets, sends the last writes and hands over.
+func (sd *send) finish(ctx context.Context) error {
+	s := sd.s
+	pause, cancel := context.WithTimeout(ctx, s.opts.PauseTime)
+	defer cancel()
+	sd.phase("pause")
+	if err := sd.log(pause, shard.EventSeal, nil); err != nil {
+		return err
+	}
+	changes, _, err := sd.changes()
+	if err != nil {
+		return err
+	}
+	if err := sd.delta(pause, changes, s.opts.PauseTime); err != nil {
+		return err
+	}
+	var sure []*move
+	for _, m := range slices.Clone(sd.moves) {
+		sealed := s.table.row(m.bucket)
+		if _, err := sealed.Confirm(m.bucket, m.row.Transfer, m.given, m.taken); err != nil {
+			sd.abort([]*move{m}, err)
+			continue
+		}
+		sure = append(sure, m)
+	}
+	sd.drop()
+	if len(sure) == 0 {
+		return nil
+	}
+	if err := sd.log(pause, shard.EventSent, nil); err != nil {
+		// It may be SENT or not: the chores find out.
+		return err
+	}
+	sd.phase("commit")
+	s.wake()
+	return sd.commit(ctx)
+}
+
+func (sd *send) phase(p string) {
+	sd.s.moving.mu.Lock()
+	defer sd.s.moving.mu.Unlock()
+	for _, m := range sd.moves {
+		m.phase = p
+	}
+}
+
+// log proposes an event for all moves; those for which it fails are aborted.
+func (sd *send) log(ctx context.Context, kind shard.EventKind, only []*move) error {
+	moves := sd.moves
+	if only != nil {
+		moves = only
+	}
+	st := step{kind: kind}
+	for _, m := range moves {
+		st.items = append(st.items, stepItem{bucket: m.bucket, transfer: m.row.Transfer})
+	}
+	out, err := sd.s.propose(ctx, st)
+	if err != nil {
+		return err
+	}
+	for i, o := range out {
+		if o.err != nil {
+			sd.abort([]*move{moves[i]}, o.err)
+		}
+	}
+	sd.drop()
+	return nil
+}
+
+// commit tells the destination that the buckets are its own, and waits until it knows. After
+// this long the chores go on with it.
+func (sd *send) commit(ctx context.Context) error {
+	resp, err := sd.s.deliver(ctx, sd.message(v1.TransferKind_TRANSFER_KIND_COMMIT, sd.moves), messageTime)
+	for i, m := range sd.moves {
+		switch {
+		case err != nil:
+			sd.failed[m.bucket] = fmt.Errorf("the bucket has left %s, and %s does not say yet that it has it: %w", sd.s.opts.ReplicaSet, sd.to, err)
+		case resp.GetReplies()[i].GetError() != nil:
+			sd.failed[m.bucket] = replyError(m.bucket, sd.to, resp.GetReplies()[i])
+		default:
+			sd.s.chores.took(m.bucket, m.row.Transfer)
+		}
+	}
+	sd.moves = nil
+	sd.s.wake()
+	return nil
+}
+
+// abort calls moves off. The reason is that of the first call.
+func (sd *send) abort(moves []*move, why error) {
+	st := step{kind: shard.EventAbort}
+	for _, m := range moves {
+		if sd.failed[m.bucket] != nil {
+			continue
+		}
+		sd.failed[m.bucket] = why
+		st.items = append(st.items, stepItem{bucket: m.bucket, transfer: m.row.Transfer})
+	}
+	if len(st.items) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), messageTime)
+	defer cancel()
+	if _, err := sd.s.propose(ctx, st); err != nil {
+		sd.s.opts.Logger.Warn("a move could not be called off yet", "replica_set", sd.s.opts.ReplicaSet, "destination", sd.to, "buckets", len(st.items), "err", err)
+	}
+	// The destination is told by the chores, or asks.
+	sd.s.wake()
+}
