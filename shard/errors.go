@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -258,6 +259,14 @@ func (e *Error) Unwrap() error { return e.Err }
 // UserReason returns the reason of package api/reason under which the error reaches
 // a user when nobody handled it.
 func (e *Error) UserReason() string {
+	if e.Code == OutcomeUnknown {
+		switch {
+		case errors.Is(e.Err, context.DeadlineExceeded):
+			return reason.DeadlineExceeded
+		case errors.Is(e.Err, context.Canceled):
+			return reason.RequestCancelled
+		}
+	}
 	if i, ok := codeTable[e.Code]; ok {
 		return i.reason
 	}

@@ -1,7 +1,9 @@
 package shard
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -58,6 +60,18 @@ func TestError_keepsItsReasonOnTheWire(t *testing.T) {
 	} {
 		if got := reason.From(&Error{Code: code}); got.Reason() != want || got.Code() != reason.Code(want) {
 			t.Errorf("%v becomes %v, want %s", code, got, want)
+		}
+	}
+}
+
+func TestError_unknownOutcomeByDeadlineHasTheDeadlinesReason(t *testing.T) {
+	for want, cause := range map[string]error{
+		reason.DeadlineExceeded: fmt.Errorf("late: %w", context.DeadlineExceeded),
+		reason.RequestCancelled: context.Canceled,
+		reason.StorageFailed:    errors.New("the connection was lost"),
+	} {
+		if got := reason.Of(&Error{Code: OutcomeUnknown, Err: cause}); got != want {
+			t.Errorf("%v: the reason is %s, want %s", cause, got, want)
 		}
 	}
 }

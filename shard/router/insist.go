@@ -30,7 +30,7 @@ const (
 // do tries until the outcome is not one that passes.
 func (r *Router) do(ctx context.Context, q *request) ([]byte, error) {
 	b := q.bucket
-	t := try{seq: r.seqs[b].Load(), set: r.routes[b].Load()}
+	t := try{seq: r.seqs[b].Load(), set: r.routes[b].Load(), write: q.mode == CallRW && q.view == nil}
 	if t.set != nil {
 		if st := t.set.whole; st != nil {
 			// The way that most calls take: no network, and nothing to choose.
@@ -61,7 +61,9 @@ type try struct {
 	member *member // that was asked last; nil when nobody was
 	result []byte
 	err    error
-	sweeps int // that were complete and did not find the bucket
+	write  bool
+	cause  error // why the try before could not be
+	sweeps int   // that were complete and did not find the bucket
 	place  place
 }
 
@@ -98,6 +100,7 @@ func (r *Router) insist(ctx context.Context, t try, q *request) ([]byte, error) 
 		if t.set == nil {
 			continue
 		}
+		t.cause = t.err
 		r.once(ctx, &t, q)
 		if t.err == nil {
 			if t.place.q != nil {
@@ -298,13 +301,15 @@ func (r *Router) locate(ctx context.Context, t *try, b shard.BucketID) next {
 // late is the error after ctx has ended: the cause and what to do about it.
 func (r *Router) late(ctx context.Context, t *try, start time.Time) error {
 	var e *shard.Error
-	if !errors.As(t.err, &e) {
+	known := errors.As(t.err, &e)
+	if known && e.Code == shard.OutcomeUnknown {
+		return because(e, t.cause)
+	}
+	if !known && !errors.As(t.cause, &e) {
+		// The first try was under way.
 		if t.err == nil {
 			return ctx.Err()
 		}
-		return t.err // that of the context itself
-	}
-	if e.Code == shard.OutcomeUnknown {
 		return t.err
 	}
 	c := *e
@@ -315,9 +320,21 @@ func (r *Router) late(ctx context.Context, t *try, start time.Time) error {
 	if a := advice[c.Code]; a != "" {
 		c.Reason += ": " + a
 	}
-	c.Err = ctx.Err()
-	if e.Err != nil && !errors.Is(e.Err, c.Err) {
-		c.Err = errors.Join(e.Err, c.Err)
+	if !known && t.write {
+		return &shard.Error{Code: shard.OutcomeUnknown, Bucket: c.Bucket, ReplicaSet: c.ReplicaSet,
+			Reason: "the last try did not end in time", Err: errors.Join(&c, ctx.Err())}
+	}
+	return because(&c, ctx.Err())
+}
+
+// because returns e with one more cause, unless it has it.
+func because(e *shard.Error, cause error) error {
+	if cause == nil || errors.Is(e.Err, cause) {
+		return e
+	}
+	c := *e
+	if c.Err = cause; e.Err != nil {
+		c.Err = errors.Join(e.Err, cause)
 	}
 	return &c
 }

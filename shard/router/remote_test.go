@@ -80,7 +80,7 @@ func TestRemote_theMasterIsLost(t *testing.T) {
 	}
 	// Those of the master, and writes, wait.
 	for _, mode := range []Mode{CallRW, CallMR} {
-		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		fn, args := storage.KVPut, putArgs("k", "w")
 		if mode == CallMR {
 			fn, args = storage.KVGet, storage.KVGetArgs([]byte("k"))
@@ -138,7 +138,7 @@ func TestRemote_noMasterHasANameAndACause(t *testing.T) {
 	g := newCluster(t, 3, "a")[0]
 	r := newRemoteRouter(t, Options{}, g)
 	g.lead(nil)
-	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := r.Call(short, 3, CallRW, storage.KVPut, putArgs("k", "w"))
 	wantError(t, err, shard.MissingMaster)
@@ -154,7 +154,7 @@ func TestRemote_noMasterHasANameAndACause(t *testing.T) {
 		_, err = r.Call(short, 3, CallRW, storage.KVPut, putArgs("k", "w"))
 		return errors.Is(err, shard.UnreachableReplicaSet)
 	})
-	short, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+	short, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, err := r.Call(short, 3, CallBRO, storage.KVGet, storage.KVGetArgs([]byte("k"))); err == nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a read: %v", err)
@@ -231,7 +231,7 @@ func TestRemote_aSilentMemberIsGivenUp(t *testing.T) {
 	g.nodes[0].proxy.set("hang")
 	// Nothing tells that the connection is dead, but nothing comes either.
 	mustGet(t, r, 3, CallRO, "k", "v")
-	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := r.Call(short, 3, CallRW, storage.KVPut, putArgs("k", "w"))
 	wantError(t, err, shard.UnreachableMaster)
@@ -289,11 +289,15 @@ func TestRemote_theErrorOfAMoveThatDoesNotEnd(t *testing.T) {
 	a := newCluster(t, 1, "a")[0]
 	r := newRemoteRouter(t, Options{}, a)
 	states(t, a.store, 5, "b", shard.Sending)
-	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := r.Call(short, 5, CallRW, storage.KVPut, putArgs("k", "w"))
-	e := wantError(t, err, shard.TransferIsInProgress)
-	if e.Bucket != 5 || e.Destination != "b" || !errors.Is(err, context.DeadlineExceeded) {
+	// On a slow machine the time may end while the last try is under way.
+	var e *shard.Error
+	if !errors.As(err, &e) || !errors.Is(err, shard.TransferIsInProgress) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("the error is %v", err)
+	}
+	if e.Code == shard.TransferIsInProgress && (e.Bucket != 5 || e.Destination != "b") {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -339,7 +343,7 @@ func TestRemote_aBucketThatIsNowhere(t *testing.T) {
 	}
 	// While one does not answer, the bucket may be there.
 	groups[1].nodes[0].proxy.set("cut")
-	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	before := r.sweeping.n
 	_, err = r.Call(short, 2, CallRO, storage.KVGet, storage.KVGetArgs([]byte("k")))

@@ -226,7 +226,7 @@ func TestOnMaster_followsTheMaster(t *testing.T) {
 		t.Errorf("no such member: %v", err)
 	}
 	g.lead(nil)
-	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	eventually(t, "there is none", func() bool { return r.set("a").master.Load() == nil })
 	err = r.OnMaster(short, "a", func(context.Context, v1.StorageServiceClient) error { return nil })
