@@ -379,7 +379,9 @@ func TestSendBuckets_badInputChangesNothing(t *testing.T) {
 			t.Errorf("%s is locked: %v", locked, e)
 		}
 	}
-	eventually(t, "bucket 1 is ACTIVE", func() bool { return a.BucketRow(1) == shard.Row{State: shard.Active, Transfer: a.BucketRow(1).Transfer} })
+	eventually(t, "bucket 1 is ACTIVE", func() bool {
+		return a.BucketRow(1) == shard.Row{State: shard.Active, Transfer: a.BucketRow(1).Transfer}
+	})
 	if _, err := c.set("b").SendBuckets(ctx, []shard.BucketID{1}, "a"); !errors.Is(err, shard.ReplicaSetIsLocked) {
 		t.Errorf("a locked set sends: %v", err)
 	}
