@@ -129,6 +129,14 @@ func (s *seat) ViewAny(ctx context.Context, b shard.BucketID, fn func(*storage.V
 	return s.Storage.View(ctx, b, fn)
 }
 
+// Of references a test wants to count them.
+
+func (s *seat) Ref(ctx context.Context, id string, deadline time.Time) error {
+	return s.refs.Ref(ctx, id, deadline)
+}
+func (s *seat) CheckRef(id string) error                   { return s.refs.CheckRef(id) }
+func (s *seat) Unref(ctx context.Context, id string) error { return s.refs.Unref(ctx, id) }
+
 func (s *seat) ClusterID() string { return s.cluster }
 
 // proxy stands between a router and a member and can be cut.
@@ -268,10 +276,20 @@ func (g *group) lead(master *node) {
 // newGroup serves a storage as a replica set of so many members. The first is master.
 func newGroup(t testing.TB, store *storage.Storage, size int) *group {
 	t.Helper()
+	return serveGroup(t, store, nil, size)
+}
+
+// serveGroup is newGroup of members that are as, when that is not nil.
+func serveGroup(t testing.TB, store *storage.Storage, as storagerpc.Storage, size int) *group {
+	t.Helper()
 	g := &group{name: store.ReplicaSet(), store: store}
 	for i := range size {
 		st := &seat{Storage: store, refs: new(refs), id: g.name + string(rune('1'+i))}
-		srv, err := storagerpc.NewServer(storagerpc.ServerOptions{Storage: st, Member: st.id, Heartbeat: 50 * time.Millisecond})
+		served := as
+		if served == nil {
+			served = st
+		}
+		srv, err := storagerpc.NewServer(storagerpc.ServerOptions{Storage: served, Member: st.id, Heartbeat: 50 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
