@@ -131,6 +131,7 @@ func (a *app) printDescription(d *v1.DescribeQueueResponse) error {
 	} else {
 		t.field("Partitions", fmt.Sprintf("%d take tasks, %d are polled", w, r))
 	}
+	scalingField(t, q, d.GetScaling())
 	t.field("Ready", count(n.GetReady()))
 	t.field("Delayed", count(n.GetDelayed()))
 	t.field("Leased", count(n.GetLeased()))
@@ -207,6 +208,7 @@ type configFlags struct {
 	maxAttempts    int32
 	partitions     int32
 	retry          retryFlags
+	scaling        scalingFlags
 }
 
 func (f *configFlags) add(c *cobra.Command) {
@@ -215,10 +217,11 @@ func (f *configFlags) add(c *cobra.Command) {
 	c.Flags().DurationVar(&f.ttl, "ttl", 0, "drop tasks that have not started so long after they were added (server's default: never)")
 	c.Flags().Int32Var(&f.partitions, "partitions", 0, "partitions that take new tasks, 1 to 4096 (server's default: 4)")
 	f.retry.add(c)
+	f.scaling.add(c)
 }
 
 // config returns the settings and the paths of those that were given.
-func (f *configFlags) config(c *cobra.Command) (*v1.QueueConfig, []string) {
+func (f *configFlags) config(c *cobra.Command) (*v1.QueueConfig, []string, error) {
 	cfg := &v1.QueueConfig{MaxAttempts: f.maxAttempts, Partitions: f.partitions}
 	var paths []string
 	given := func(flag, path string) bool {
@@ -241,7 +244,8 @@ func (f *configFlags) config(c *cobra.Command) (*v1.QueueConfig, []string) {
 	given("backoff-multiplier", "retry.multiplier")
 	given("jitter", "retry.jitter")
 	cfg.Retry = f.retry.policy(c)
-	return cfg, paths
+	more, err := f.scaling.config(c, cfg)
+	return cfg, append(paths, more...), err
 }
 
 // retryFlags are a retry policy as flags.
@@ -295,7 +299,10 @@ may bring its own.`,
   switchyard queue create mails --max-attempts 5 --backoff 10s --max-backoff 10m --ttl 24h`,
 		Args: exactArgs("QUEUE"),
 		RunE: func(c *cobra.Command, args []string) error {
-			cfg, _ := flags.config(c)
+			cfg, _, err := flags.config(c)
+			if err != nil {
+				return err
+			}
 			return a.call(c.Context(), func(ctx context.Context, conn *conn) error {
 				resp, err := conn.queues.CreateQueue(ctx, &v1.CreateQueueRequest{Namespace: a.namespace, Queue: args[0], Config: cfg})
 				return a.queueDone(resp.GetQueue(), err, "created queue %s")
@@ -317,7 +324,10 @@ were added with.`,
 		Example: "  switchyard queue update thumbnails --max-attempts 3 --lease-time 2m",
 		Args:    exactArgs("QUEUE"),
 		RunE: func(c *cobra.Command, args []string) error {
-			cfg, paths := flags.config(c)
+			cfg, paths, err := flags.config(c)
+			if err != nil {
+				return err
+			}
 			if len(paths) == 0 {
 				return usageOf(c, errors.New("nothing to change: give at least one setting"))
 			}

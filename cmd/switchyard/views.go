@@ -30,11 +30,12 @@ type retryView struct {
 }
 
 type configView struct {
-	LeaseTime   *float64   `json:"lease_time_seconds,omitempty"`
-	MaxAttempts int32      `json:"max_attempts,omitempty"`
-	TimeToLive  *float64   `json:"time_to_live_seconds,omitempty"`
-	Partitions  int32      `json:"partitions,omitempty"`
-	Retry       *retryView `json:"retry,omitempty"`
+	LeaseTime   *float64     `json:"lease_time_seconds,omitempty"`
+	MaxAttempts int32        `json:"max_attempts,omitempty"`
+	TimeToLive  *float64     `json:"time_to_live_seconds,omitempty"`
+	Partitions  int32        `json:"partitions,omitempty"`
+	Retry       *retryView   `json:"retry,omitempty"`
+	Scaling     *scalingView `json:"scaling,omitempty"`
 }
 
 type queueView struct {
@@ -75,9 +76,10 @@ type partitionView struct {
 
 type descriptionView struct {
 	queueView
-	Stats      statsView       `json:"stats"`
-	Pollers    []pollerView    `json:"pollers"`
-	Partitions []partitionView `json:"partitions"`
+	Stats      statsView          `json:"stats"`
+	Pollers    []pollerView       `json:"pollers"`
+	Partitions []partitionView    `json:"partitions"`
+	Scaling    *scalingStatusView `json:"scaling,omitempty"`
 }
 
 type taskView struct {
@@ -137,6 +139,7 @@ func viewQueue(q *v1.Queue) queueView {
 			MaxAttempts: c.GetMaxAttempts(),
 			TimeToLive:  viewSeconds(c.GetTimeToLive()),
 			Partitions:  c.GetPartitions(),
+			Scaling:     viewScaling(c.GetScaling()),
 		},
 	}
 	if r := c.GetRetry(); r != nil {
@@ -163,6 +166,7 @@ func viewDescription(d *v1.DescribeQueueResponse) descriptionView {
 			FailRate:       s.GetFailRate(),
 			SyncMatchShare: s.GetSyncMatchShare(),
 		},
+		Scaling:    viewScalingStatus(d.GetScaling()),
 		Pollers:    []pollerView{},
 		Partitions: []partitionView{},
 	}

@@ -42,7 +42,10 @@ func (c Chart) Draw() string {
 	p := NewPicture(top+chartHeight+AxisHeight, c.Title)
 	p.legend(names, places, MarginTop+12)
 	bottom := top + chartHeight
-	y := Axis{Lo: 0, Hi: math.Max(hi*1.05, 1e-9), From: bottom, To: top}
+	if hi == 0 {
+		hi = 1 // all there is lies on the axis
+	}
+	y := Axis{Lo: 0, Hi: hi * 1.05, From: bottom, To: top}
 	if c.Log && !math.IsInf(lo, 1) {
 		y = Axis{Lo: lo * 0.9, Hi: math.Max(hi*1.1, lo*2), From: bottom, To: top, Log: true}
 	}

@@ -20,7 +20,7 @@ func New(title, heading string) *Page {
 <style>
 body { font: 15px/1.5 system-ui, sans-serif; color: #111; background: #fff; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; } .scroll + .scroll { margin-top: 1.2rem; }
 table { border-collapse: collapse; font-size: 14px; }
 th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid #e4e4e4; white-space: nowrap; font-variant-numeric: tabular-nums; }
 th:first-child, td:first-child, th:last-child, td:last-child { text-align: left; }

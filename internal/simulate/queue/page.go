@@ -39,7 +39,11 @@ func Tables(r *Result) []Table {
 		if d.Took == 0 {
 			took = fmt.Sprintf("over %s (%.0f %% done)", round(d.Limit), 100*float64(d.Done)/float64(d.Tasks))
 		}
-		t.Rows = append(t.Rows, []string{d.Policy, took, round(d.Ideal), fmt.Sprintf("%.2f ×", d.Slower()), round(d.Apart), about})
+		apart := "–"
+		if r.Study.Drain.Span > 0 {
+			apart = round(d.Apart)
+		}
+		t.Rows = append(t.Rows, []string{d.Policy, took, round(d.Ideal), fmt.Sprintf("%.2f ×", d.Slower()), apart, about})
 	}
 	return []Table{t}
 }
@@ -87,6 +91,13 @@ func count(n int64) string {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
+}
+
+func number(v float64) string {
+	if v >= 100 {
+		return count(int64(v + 0.5))
+	}
+	return page.Number(v)
 }
 
 // Plots draws a result.
@@ -155,7 +166,7 @@ func perNode(title string, results []*SpreadResult, value func(*SpreadResult, in
 			sum += v
 		}
 		mean := sum / float64(len(all))
-		row := page.BarRow{Name: r.name(), Note: fmt.Sprintf("%s to %s, mean %s", page.Number(all[len(all)-1]), page.Number(all[0]), page.Number(mean))}
+		row := page.BarRow{Name: r.name(), Note: fmt.Sprintf("%s to %s, mean %s", number(all[len(all)-1]), number(all[0]), number(mean))}
 		const most = 500
 		if len(all) > most {
 			b.Caption = fmt.Sprintf("bars for %d of %d nodes, by size; dashed: the mean", most, len(all))

@@ -28,7 +28,7 @@ func Studies() []Study {
 	wide.Pollers, wide.Clients, wide.Policies = 4096, 32, []string{"fewest", "weighted"}
 	return []Study{
 		{Name: "spread", About: "where the partitions of many queues lie on many nodes, and what moves when nodes come and go", Spread: &spread},
-		{Name: "two", About: "a backlog on two partitions of 32: how polls find it", Drain: &two, Limit: 40},
+		{Name: "two", About: "a backlog on two partitions of 32: how polls find it", Drain: &two, Limit: 10},
 		{Name: "even", About: "a large backlog and slow workers: whether all partitions are worked off alike", Drain: &even, Limit: 2},
 		{Name: "wide", About: "a backlog on all 4,096 partitions of one queue", Drain: &wide, Limit: 4},
 		{Name: "day", About: "how the number of partitions follows a day's load, with a spike in the middle", Day: &day},
