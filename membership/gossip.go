@@ -156,8 +156,8 @@ func (o Options) config(g *gossip) (*memberlist.Config, error) {
 	c.SuspicionMaxTimeoutMult = 2
 	c.AwarenessMaxMultiplier = 4
 	c.GossipInterval = min(d/10, 200*time.Millisecond)
-	c.PushPullInterval = 5 * d
-	c.TCPTimeout = max(d, 2*time.Second)
+	c.PushPullInterval = min(5*d, 30*time.Second)
+	c.TCPTimeout = min(max(d, 2*time.Second), 10*time.Second)
 	c.GossipToTheDeadTime = 15 * d
 	c.DeadNodeReclaimTime = time.Nanosecond // a node may come back elsewhere once it is dead
 	c.Delegate, c.Events, c.Alive, c.Merge, c.Conflict = g, g, g, g, g

@@ -57,21 +57,32 @@ func TestNode_that_leaves_is_gone_and_not_looked_for(t *testing.T) {
 }
 
 func TestNode_that_crashes_is_found_dead_and_may_come_back_elsewhere(t *testing.T) {
-	a := mustStart(t, "a", nil)
-	b := mustStart(t, "b", list(a))
-	c := mustStart(t, "c", list(a))
+	a := mustStart(t, "a", nil, quickly)
+	b := mustStart(t, "b", list(a), quickly)
+	c := mustStart(t, "c", list(a), quickly)
 	sees(t, a, "a", "b", "c")
 	sees(t, c, "a", "b", "c")
 	require.NoError(t, b.Close())
 	sees(t, a, "a", "c")
 	sees(t, c, "a", "c")
-	back := mustStart(t, "b", list(a), func(o *Options) { o.Self.Zone = "z" })
+	back := mustStart(t, "b", list(a), quickly, func(o *Options) { o.Self.Zone = "z" })
 	require.NotEqual(t, b.Address(), back.Address())
 	for _, m := range list(a, c, back) {
-		sees(t, m, "a", "b", "c")
-		n, _ := m.View().Node("b")
-		require.Equal(t, "z", n.Zone)
+		seesZone(t, m, "b", "z")
 	}
+}
+
+// seesZone waits until m's view has a node with this zone.
+func seesZone(t *testing.T, m *Membership, name, zone string) {
+	t.Helper()
+	sub := m.Subscribe(0)
+	defer sub.Close()
+	waitFor(t, sub, func() error {
+		if n, _ := m.View().Node(name); n.Zone != zone {
+			return fmt.Errorf("%s sees %+v", m.Self().Name, n)
+		}
+		return nil
+	})
 }
 
 func TestNode_of_a_foreign_cluster_is_refused_on_both_sides(t *testing.T) {
@@ -114,10 +125,11 @@ func TestCluster_does_not_take_over_a_foreign_one_that_is_told_of_it(t *testing.
 }
 
 func TestNamesake_is_not_let_in_while_the_other_lives(t *testing.T) {
-	a := mustStart(t, "a", nil)
-	first := mustStart(t, "x", list(a))
+	slow := func(o *Options) { o.Detection = 3 * time.Second }
+	a := mustStart(t, "a", nil, slow)
+	first := mustStart(t, "x", list(a), slow)
 	sees(t, a, "a", "x")
-	second := mustStart(t, "x", list(a), func(o *Options) { o.Self.Zone = "second" })
+	second := mustStart(t, "x", list(a), slow, func(o *Options) { o.Self.Zone = "second" })
 	require.False(t, isClosed(second.Joined()))
 	var refused *RefusedError
 	require.ErrorAs(t, second.Refusal(), &refused)
@@ -127,19 +139,12 @@ func TestNamesake_is_not_let_in_while_the_other_lives(t *testing.T) {
 
 	require.NoError(t, first.Close())
 	sees(t, second, "a", "x")
-	sub := a.Subscribe(0)
-	defer sub.Close()
-	waitFor(t, sub, func() error {
-		if n, _ := a.View().Node("x"); n.Zone != "second" {
-			return fmt.Errorf("a sees %+v", n)
-		}
-		return nil
-	})
+	seesZone(t, a, "x", "second")
 }
 
 func TestHalves_of_a_cut_network_find_each_other_again(t *testing.T) {
 	var w wires
-	wired := func(o *Options) { o.wrap = w.wrap }
+	wired := func(o *Options) { o.wrap, o.Detection = w.wrap, quick }
 	a := mustStart(t, "a", nil, wired)
 	b := mustStart(t, "b", list(a), wired)
 	c := mustStart(t, "c", list(a), wired)
