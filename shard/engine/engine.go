@@ -20,15 +20,30 @@ type Engine interface {
 	// order. cmd.Args belongs to the engine until done runs. cmd.Time is ignored: the
 	// engine stamps the command itself.
 	//
-	// Errors of the engine are *shard.Error. Overloaded and ArgumentsTooLarge mean that
-	// nothing was done; with StoreFailed and StoreClosed it is unknown whether the
-	// command took effect.
+	// Errors of the engine are *shard.Error. NonMaster, MissingMaster, Overloaded and
+	// ArgumentsTooLarge mean that nothing was done; with OutcomeUnknown, StoreFailed and
+	// StoreClosed it is unknown whether the command took effect, or will.
 	Propose(cmd Command, done func(result []byte, err error))
 
-	// View calls fn with a reader of one moment that includes every command whose
-	// done has run before. The reader must not be used after fn returned. An error of
-	// fn is returned as it is.
+	// View calls fn with a reader of this member's rows at one moment, which includes
+	// every command whose done has run here before. The reader must not be used after fn
+	// returned. An error of fn is returned as it is.
 	View(ctx context.Context, fn func(Reader) error) error
+
+	// ReadBarrier returns nil once this member is known to have been the master at a
+	// moment after the call, with every command applied here that was acknowledged
+	// before the call, by whichever master. A View after it is a linearizable read. It
+	// writes nothing: it asks a majority of the members, once for all callers that wait
+	// at the same time, and returns at once in a group of one. Its errors are those of
+	// ctx and *shard.Error: NonMaster, StoreFailed, StoreClosed.
+	ReadBarrier(ctx context.Context) error
+
+	// Watch calls fn with who the master is as this member knows it, and again whenever
+	// that changes, until stop is called. fn runs on one goroutine of the engine, so it
+	// must be quick and must not call stop. Only the latest change is told when several
+	// happen at once, but a loss of mastership here is always told before it is won again.
+	// When stop returns, fn does not run and will not.
+	Watch(fn func(Leadership)) (stop func())
 
 	// Status reports the engine's condition. It is cheap.
 	Status() Status
@@ -36,6 +51,60 @@ type Engine interface {
 	// Close stops the engine: it refuses new commands, waits for those in flight and
 	// for views until ctx ends, and releases everything.
 	Close(ctx context.Context) error
+}
+
+// Group manages the members of an engine that has several. Its methods may be called
+// from any goroutine. All but Bootstrap are for the master; others answer NonMaster.
+type Group interface {
+	// Bootstrap makes a group out of engines that were never part of one: this one
+	// first, with itself as the master, and then the other members as AddMember does.
+	// Called again after it was cut short, it adds those that are missing. members must
+	// contain this member. On an engine whose group has members that are not among
+	// members, it fails with NonEmpty.
+	Bootstrap(ctx context.Context, members []Member) error
+	// AddMember adds a member, or changes the address or the vote of one. A new voter
+	// is brought up to date first, without a vote, so that the group can write
+	// throughout; that needs the member to be reachable. When ctx ends before, the member
+	// may stay without a vote. At most MaxMembers, else InvalidConfig.
+	AddMember(ctx context.Context, m Member) error
+	// RemoveMember removes a member; it does nothing when there is none of that id. When
+	// it is the master itself, another one is elected. The last voter cannot be removed.
+	RemoveMember(ctx context.Context, id string) error
+	// HandOver makes the member id the master, or the one that is most up to date when id
+	// is empty. Commands that come meanwhile wait, and are then refused with NonMaster and
+	// the new master. When it fails, this member goes on as the master.
+	HandOver(ctx context.Context, id string) error
+}
+
+// MaxMembers is the largest number of members of a group.
+const MaxMembers = 7
+
+// Member is one member of a group.
+type Member struct {
+	// ID is its name, unique in the group and the same across restarts.
+	ID string
+	// Address is where it was last said to be reachable, host:port.
+	Address string
+	// Voter tells whether it counts for majorities and can become the master.
+	Voter bool
+
+	// Acknowledged is the number of the last log entry that it is known to have, and
+	// Silent how long ago it answered last. Only the master knows, and only of others;
+	// Silent is negative before the first answer.
+	Acknowledged uint64
+	Silent       time.Duration
+}
+
+// Leadership is who the master of a group is, as one member knows it.
+type Leadership struct {
+	// Here tells whether it is this member. It is set only after everything from before
+	// was applied, so that commands and ReadBarrier are answered.
+	Here bool
+	// Master is its id, empty when it is not known.
+	Master string
+	// Term grows with every election. Of two masters, the one with the larger term is the
+	// later one.
+	Term uint64
 }
 
 // Command is one change, applied on every replica.
@@ -115,11 +184,11 @@ type State int
 
 // States of an engine.
 const (
-	// Starting: it replays its log or looks for a master.
+	// Starting: it replays its log, or is not part of a group yet.
 	Starting State = iota
 	// Master: it takes commands.
 	Master
-	// Replica: it follows a master.
+	// Replica: it follows a master, or waits for one to be elected.
 	Replica
 	// Failed: it has met an error that it cannot go on with; see Status.Err.
 	Failed
@@ -143,10 +212,18 @@ type Status struct {
 	Err error
 	// Warning is something that an operator should look at soon, or empty.
 	Warning string
+	// Member is this member's id, and Master that of the master, empty when not known.
+	Member, Master string
+	// Term is the number of the latest election that this member knows of.
+	Term uint64
+	// Members are the members of the group in the order in which they came, empty when
+	// this engine is not part of one yet.
+	Members []Member
 	// Applied is the number of the last command whose rows are visible.
 	Applied uint64
-	// Logged is the number of the last command in the log.
-	Logged uint64
+	// Logged is the number of the last command in the log, and Committed of the last one
+	// that a majority is known to have.
+	Logged, Committed uint64
 	// InFlight and InFlightBytes count commands proposed and not done yet.
 	InFlight      int
 	InFlightBytes int64

@@ -32,8 +32,10 @@ func (e *Engine) shutdown(ctx context.Context) error {
 	case <-idle:
 	case <-ctx.Done():
 	}
+	e.leaveOffice(ctx)
 	e.closing.Store(true)
-	e.views.close()
+	rows := e.rows.Load()
+	rows.views.close()
 	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
@@ -48,12 +50,20 @@ func (e *Engine) shutdown(ctx context.Context) error {
 		return err
 	}
 	e.queue.abort(errClosed(), true)
-	if err := e.views.wait(hard); err != nil {
+	// While Raft ran, rows could be replaced.
+	if now := e.rows.Load(); now != rows {
+		rows = now
+		rows.views.close()
+	}
+	if err := rows.views.wait(hard); err != nil {
 		return fmt.Errorf("views of the store are still open: %w", err)
+	}
+	if err := e.waitOld(hard); err != nil {
+		return err
 	}
 	var flushErr error
 	if ctx.Err() == nil && e.failure() == nil {
-		if err := e.db.Flush(); err != nil {
+		if err := rows.db.Flush(); err != nil {
 			flushErr = fmt.Errorf("flush of the rows: %w", err)
 		}
 	}
@@ -64,9 +74,9 @@ func (e *Engine) shutdown(ctx context.Context) error {
 func (e *Engine) stopRaft(ctx context.Context) error {
 	stopped := make(chan struct{})
 	go func() {
+		e.lead.waitWalk(ctx)
 		_ = e.shutdownRaft().Error()
-		close(e.stop)
-		e.background.Wait()
+		e.stopBackground()
 		close(stopped)
 	}()
 	select {
@@ -77,9 +87,53 @@ func (e *Engine) stopRaft(ctx context.Context) error {
 	}
 }
 
-// shutdownRaft tells Raft to stop; the future waits for it.
+// leaveOffice hands mastership over, so that the others need not notice first that this
+// member is gone.
+func (e *Engine) leaveOffice(ctx context.Context) {
+	if e.opts.Transport == nil || ctx.Err() != nil || e.failure() != nil || e.alone() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, handOverAtClose)
+	defer cancel()
+	// Nobody begins a change of the members after this.
+	done, err := e.change(ctx)
+	if err != nil {
+		return
+	}
+	_ = done // kept
+	if m := e.lead.master.Load(); m != nil {
+		if err := e.handOver(ctx, m, ""); err != nil {
+			e.opts.Logger.Warn("mastership was not handed over before the stop; the others will elect a master", "error", err)
+		}
+	}
+}
+
+// handOverAtClose is how long Close tries to hand mastership over.
+const handOverAtClose = 3 * time.Second
+
+// stopBackground ends the engine's own goroutines and waits for them.
+func (e *Engine) stopBackground() {
+	e.closing.Store(true)
+	// Whoever saw that it was not closing has joined background when the lock is free.
+	e.barrier.mu.Lock()
+	close(e.stop)
+	e.barrier.mu.Unlock()
+	e.background.Wait()
+}
+
+// shutdownRaft tells Raft to stop; the future waits for it. What Raft waits for from
+// other members is cut short.
 func (e *Engine) shutdownRaft() raft.Future {
-	e.raftOnce.Do(func() { e.raftDown = e.raftUp.Load().Shutdown() })
+	e.raftOnce.Do(func() {
+		r := e.raftUp.Load()
+		if e.lead.observer != nil {
+			r.DeregisterObserver(e.lead.observer)
+		}
+		e.raftDown = r.Shutdown()
+		if e.opts.Transport != nil {
+			_ = e.opts.Transport.Close()
+		}
+	})
 	return e.raftDown
 }
 
@@ -89,8 +143,7 @@ func (e *Engine) release() error {
 	var errs []error
 	if e.raft != nil && !isClosed(e.stop) { // an Open that failed half way
 		_ = e.shutdownRaft().Error()
-		close(e.stop)
-		e.background.Wait()
+		e.stopBackground()
 	}
 	if e.fsm != nil {
 		errs = append(errs, e.fsm.batch.Close())
@@ -98,8 +151,8 @@ func (e *Engine) release() error {
 	if e.log != nil {
 		errs = append(errs, e.log.Close())
 	}
-	if e.db != nil {
-		errs = append(errs, e.db.Close())
+	if rows := e.rows.Load(); rows != nil {
+		errs = append(errs, rows.db.Close())
 	}
 	if e.unlock != nil {
 		errs = append(errs, e.unlock())

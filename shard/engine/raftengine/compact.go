@@ -38,6 +38,12 @@ func (e *Engine) takeSnapshots() {
 
 // snapshot takes one now.
 func (e *Engine) snapshot() error {
+	select {
+	case e.snapping <- struct{}{}:
+		defer func() { <-e.snapping }()
+	case <-e.stop:
+		return errClosed()
+	}
 	before := e.logged.Load()
 	err := e.raft.Snapshot().Error()
 	// Counted anew in any case: a disk without space must not be asked again at once.

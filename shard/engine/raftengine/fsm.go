@@ -25,8 +25,8 @@ type fsm struct {
 
 	// at is where the rows stand once batch is committed.
 	at position
-	// applied is the last index whose rows are visible.
-	applied atomic.Uint64
+	// applied is the last index whose rows are visible, and appliedTerm its term.
+	applied, appliedTerm atomic.Uint64
 
 	// matched are the proposals of the entries at hand, results those waiting for the
 	// next commit, responses what Raft gets back (always nil). All are reused.
@@ -48,6 +48,7 @@ func newFSM(e *Engine, db *pebble.DB, at position) *fsm {
 	f := &fsm{e: e, db: db, batch: newBatch(db), at: at}
 	f.tx = tx{reader: reader{src: db}, f: f}
 	f.applied.Store(at.index)
+	f.appliedTerm.Store(at.term)
 	return f
 }
 
@@ -106,7 +107,9 @@ func (f *fsm) apply(l *raft.Log, p *proposal) error {
 			return fmt.Errorf("log entry %d: %w", l.Index, err)
 		}
 		if f.cmd.Function == readyFunction {
-			f.finish(p, nil, nil)
+			if p != nil {
+				f.finish(p, readyValue(l.Term, f.at.time), nil)
+			}
 			break
 		}
 		f.cmd.Args = l.Data
@@ -161,6 +164,7 @@ func (f *fsm) commit() error {
 	}
 	f.batch.Reset()
 	f.e.metrics.commit(size, time.Since(start))
+	f.appliedTerm.Store(f.at.term)
 	f.applied.Store(f.at.index)
 	f.answer(nil)
 	f.e.snapshotIfDue()
@@ -206,7 +210,19 @@ func (f *fsm) Snapshot() (raft.FSMSnapshot, error) {
 	return &checkpoint{f.e}, nil
 }
 
-// Restore would take over another member's snapshot.
+// Restore takes over the snapshot that was received last from another member.
 func (f *fsm) Restore(snapshot io.ReadCloser) error {
-	return errors.Join(errors.New("a group of one member has nobody to take rows from"), snapshot.Close())
+	defer func() { _ = snapshot.Close() }()
+	if err := f.e.failure(); err != nil {
+		return err
+	}
+	var source io.ReadCloser = snapshot
+	if w, ok := snapshot.(raft.ReadCloserWrapper); ok {
+		source = w.WrappedReadCloser()
+	}
+	r, ok := source.(*snapshotReader)
+	if !ok {
+		return fmt.Errorf("a snapshot to take over is a %T", source)
+	}
+	return f.e.takeOverRows(r.meta)
 }

@@ -232,7 +232,7 @@ func closeAnyhow(t testing.TB, e *Engine) {
 	e.closed.Do(func() {
 		e.closing.Store(true)
 		e.queue.abort(errClosed(), true)
-		e.views.close()
+		e.rows.Load().views.close()
 		if err := e.release(); err != nil {
 			t.Error(err)
 		}

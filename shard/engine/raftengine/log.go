@@ -35,14 +35,44 @@ func (h *hlog) Debug(msg string, args ...any) { h.l.Debug("raft: "+msg, args...)
 func (h *hlog) Info(msg string, args ...any)  { h.l.Debug("raft: "+msg, args...) }
 
 func (h *hlog) Warn(msg string, args ...any) {
-	// How a group of one finds its master at every start; nothing to warn of.
-	if msg == "heartbeat timeout reached, starting election" {
+	if h.ordinary(msg) {
 		h.l.Debug("raft: "+msg, args...)
 		return
 	}
 	h.l.Warn("raft: "+msg, args...)
 }
-func (h *hlog) Error(msg string, args ...any) { h.l.Error("raft: "+msg, args...) }
+
+func (h *hlog) Error(msg string, args ...any) {
+	if h.ordinary(msg) {
+		h.l.Debug("raft: "+msg, args...)
+		return
+	}
+	h.l.Error("raft: "+msg, args...)
+}
+
+// ordinary tells whether a line is about what Raft is there for: members that do not
+// answer, elections, logs that are brought in line. Raft says it again with every attempt;
+// the engine says by itself, once, what an operator should know.
+func (h *hlog) ordinary(msg string) bool {
+	switch msg {
+	case "heartbeat timeout reached, starting election", "Election timeout reached, restarting election",
+		"no known peers, aborting election", "not part of stable configuration, aborting election",
+		"heartbeat timeout reached, not part of a stable configuration or a non-voter, not triggering a leader election",
+		"failed to heartbeat to", "failed to appendEntries to", "failed to pipeline appendEntries", "failed to start pipeline replication to",
+		"failed to make requestVote RPC", "failed to contact", "failed to contact quorum of nodes, stepping down",
+		"rejecting vote request since we have a leader", "rejecting pre-vote request since we have a leader",
+		"rejecting vote request since our last index is greater", "rejecting pre-vote request since our last index is greater",
+		"rejecting vote request since our last term is greater", "rejecting pre-vote request since our last term is greater",
+		"rejecting vote request since node is not in configuration", "rejecting pre-vote request since node is not in configuration",
+		"rejecting vote request since node is not a voter", "rejecting pre-vote request since node is not a voter",
+		"duplicate requestVote from", "appendEntries rejected, sending older logs", "clearing log suffix",
+		"failed to get previous log", "previous log term mis-match", "failed to get log", "peer has newer term, stopping replication",
+		"skipping application of old log", "failed to send snapshot to", "failed to install snapshot", "installSnapshot rejected to",
+		"new leader elected, stepping down":
+		return true
+	}
+	return false
+}
 
 func (h *hlog) IsTrace() bool         { return false }
 func (h *hlog) IsDebug() bool         { return true }

@@ -3,6 +3,8 @@ package raftengine
 import (
 	"errors"
 	"fmt"
+	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -15,6 +17,12 @@ import (
 type timedLog struct {
 	logStore
 	e *Engine
+	// several is set while the group has other members; only then the tail is kept.
+	several atomic.Bool
+	tail    tail
+	marks   marks
+	// began is when the storing that is under way began, in nanoseconds, 0 for none.
+	began atomic.Int64
 }
 
 func (t *timedLog) StoreLogs(logs []*raft.Log) error {
@@ -22,18 +30,44 @@ func (t *timedLog) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	start := time.Now()
+	t.began.Store(start.UnixNano())
 	err := t.logStore.StoreLogs(logs)
+	t.began.Store(0)
 	if err != nil {
 		t.e.fail(fmt.Errorf("log: %w", err))
 		return err
 	}
 	t.e.metrics.append(len(logs), time.Since(start))
+	if t.e.opts.Transport == nil {
+		return nil
+	}
+	for _, l := range logs {
+		if l.Type == raft.LogConfiguration {
+			t.several.Store(len(raft.DecodeConfiguration(l.Data).Servers) > 1)
+		}
+	}
+	t.marks.add(logs)
+	if t.several.Load() {
+		t.tail.add(logs)
+	}
 	return nil
+}
+
+// syncing returns how long the storing that is under way has taken, 0 when there is none.
+func (t *timedLog) syncing() time.Duration {
+	began := t.began.Load()
+	if began == 0 {
+		return 0
+	}
+	return time.Since(time.Unix(0, began))
 }
 
 func (t *timedLog) StoreLog(l *raft.Log) error { return t.StoreLogs([]*raft.Log{l}) }
 
 func (t *timedLog) GetLog(index uint64, l *raft.Log) error {
+	if t.several.Load() && t.tail.get(index, l) {
+		return nil
+	}
 	err := t.logStore.GetLog(index, l)
 	// Raft asks for entries that are gone only to find out that they are.
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
@@ -43,11 +77,67 @@ func (t *timedLog) GetLog(index uint64, l *raft.Log) error {
 }
 
 func (t *timedLog) DeleteRange(from, to uint64) error {
+	if to = t.spare(from, to); to < from {
+		return nil
+	}
+	if last, err := t.logStore.LastIndex(); err == nil && to >= last {
+		t.tail.drop(from)
+	}
 	err := t.logStore.DeleteRange(from, to)
 	if err != nil {
 		t.e.fail(fmt.Errorf("log: entries %d to %d cannot be dropped: %w", from, to, err))
 	}
 	return err
+}
+
+// Bounds of what stays behind a snapshot while there are other members.
+const (
+	// minTrailing is the least number of entries. It is more than a deposed master can have
+	// stored in vain, so that its log is never longer than the snapshot it may be sent.
+	minTrailing = 4 * window
+	// lagFactor is how many times Options.TrailingBytes stay for members that lag behind, and
+	// lagContact how lately they must have answered.
+	lagFactor  = 4
+	lagContact = 10 * time.Second
+)
+
+// spare returns up to where the log is dropped when Raft wants to drop it up to to: what
+// other members may need soon stays.
+func (t *timedLog) spare(from, to uint64) uint64 {
+	last, err := t.logStore.LastIndex()
+	if err != nil || to >= last || !t.several.Load() {
+		return to // the whole log, or its end: what a member does with entries that do not count
+	}
+	keep := to + 1 - min(to, minTrailing)
+	if at := t.marks.back(to, t.e.opts.TrailingBytes); at < keep {
+		keep = at
+	}
+	if need := t.e.neededBy(); need < keep {
+		keep = max(need, t.marks.back(to, lagFactor*t.e.opts.TrailingBytes))
+	}
+	if keep <= from {
+		return from - 1
+	}
+	return min(to, keep-1)
+}
+
+// neededBy returns the first entry that a member lacks which answers and follows the log,
+// or is being sent a snapshot.
+func (e *Engine) neededBy() uint64 {
+	need := uint64(math.MaxUint64)
+	if at, ok := e.snaps.oldestOpen(); ok {
+		need = at + 1
+	}
+	m := e.lead.master.Load()
+	if m == nil {
+		return need
+	}
+	for _, member := range e.memberList() {
+		if member.Acknowledged > 0 && member.Silent >= 0 && member.Silent < lagContact {
+			need = min(need, member.Acknowledged+1)
+		}
+	}
+	return need
 }
 
 // IsMonotonic tells Raft that entries follow each other without gaps.
@@ -80,22 +170,53 @@ func (e *Engine) failNow(err error) {
 	}
 }
 
+// dropStaleLog drops a log that ends before the rows, or goes on differently, because
+// the rows were taken over from another member and a crash came before the log was dropped.
+func (e *Engine) dropStaleLog(at position) error {
+	if at.index == 0 || at.index > e.meta.Load().Base {
+		return nil
+	}
+	first, err := e.log.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := e.log.LastIndex()
+	if err != nil || last == 0 || first > at.index {
+		return err
+	}
+	if last >= at.index {
+		var l raft.Log
+		if err := e.log.GetLog(at.index, &l); err != nil {
+			return err
+		}
+		if l.Term == at.term {
+			return nil
+		}
+	}
+	e.opts.Logger.Info("the log from before the rows were taken over from another member is dropped", "first", first, "last", last, "rows", at.index)
+	return e.log.DeleteRange(first, last)
+}
+
 // openLog opens the log and the store of the vote. The log must reach the entry at which
 // the rows stand.
 func (e *Engine) openLog(dir string, at position) error {
 	if e.opts.Memory {
-		e.log, e.stable = &timedLog{&memLog{}, e}, raft.NewInmemStore()
+		e.log, e.stable = &timedLog{logStore: &memLog{}, e: e}, raft.NewInmemStore()
 		return nil
 	}
 	durability := wal.DurabilityFsync
 	if e.opts.Durability == Interval {
 		durability = wal.DurabilityInterval
 	}
+	mustHave := at.index
+	if at.index <= e.meta.Load().Base {
+		mustHave = 0 // taken over from another member, not from the log
+	}
 	log, found, err := wal.Open(dir, wal.Options{
 		SegmentBytes: e.opts.segmentBytes,
 		Durability:   durability,
 		SyncInterval: e.opts.SyncInterval,
-		MustHave:     at.index,
+		MustHave:     mustHave,
 		FS:           e.opts.logFS,
 		Logger:       e.opts.Logger,
 		OnSync:       func(d time.Duration) { e.metrics.syncTime.observe(d.Seconds()) },
@@ -103,8 +224,9 @@ func (e *Engine) openLog(dir string, at position) error {
 	if err != nil {
 		return err
 	}
-	e.log, e.wal, e.found = &timedLog{log, e}, log, found
-	stable, err := wal.OpenStable(dir, wal.StableOptions{FS: e.opts.logFS, MustExist: found.LastIndex > 0})
+	e.log, e.wal, e.found = &timedLog{logStore: log, e: e}, log, found
+	e.log.marks.found(found.FirstIndex, found.LastIndex, found.Bytes)
+	stable, err := wal.OpenStable(dir, wal.StableOptions{FS: e.opts.logFS, MustExist: found.LastIndex > 0 || at.index > 0})
 	if err != nil {
 		return err
 	}

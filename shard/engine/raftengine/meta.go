@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/uuid"
@@ -30,12 +31,22 @@ type meta struct {
 	MemberID string `json:"member_id"`
 	// Started is set once the log has its first entry; from then on an empty log is a loss.
 	Started bool `json:"started"`
+	// Rows is the folder of the rows, empty for "rows". Base is where in the log they stood
+	// when they were taken over from another member: up to there the log need not reach.
+	Rows string `json:"rows,omitempty"`
+	Base uint64 `json:"base,omitempty"`
+	// Mute is set while a member that began without data has not caught up: it may have
+	// lost a disk, and with it what it had promised, so it takes no part in elections.
+	Mute bool `json:"mute,omitempty"`
 	// Sum is the CRC-32C of the fields above as text, so that a flipped bit is noticed.
 	Sum uint32 `json:"sum"`
 }
 
 func (m *meta) sum() uint32 {
 	text := fmt.Sprintf("%d|%s|%d|%s|%t", m.Format, m.ClusterID, m.BucketCount, m.MemberID, m.Started)
+	if m.Rows != "" || m.Base != 0 || m.Mute {
+		text += fmt.Sprintf("|%s|%d|%t", m.Rows, m.Base, m.Mute)
+	}
 	return crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli))
 }
 
@@ -57,10 +68,13 @@ func openMeta(fsys vfs.FS, dir string, o *Options) (*meta, error) {
 	if m.Format > formatVersion {
 		return nil, badFolder(dir, "it has format version %d and this version of Switchyard knows %d; use the version that wrote it, or a newer one", m.Format, formatVersion)
 	}
+	if strings.ContainsAny(m.Rows, `/\`) || m.Rows != "" && !strings.HasPrefix(m.Rows, rowsDir) {
+		return nil, badFolder(dir, "%s names %q as the folder of the rows", metaName, m.Rows)
+	}
 	if m.Sum != m.sum() {
 		return nil, badFolder(dir, "%s is damaged: its checksum does not match; restore it from a backup of the folder", metaName)
 	}
-	if o.ClusterID != "" && o.ClusterID != m.ClusterID {
+	if o.ClusterID != "" && m.ClusterID != "" && o.ClusterID != m.ClusterID {
 		return nil, badFolder(dir, "it belongs to cluster %s, not to %s", m.ClusterID, o.ClusterID)
 	}
 	if o.BucketCount != m.BucketCount {
@@ -89,11 +103,25 @@ func newMeta(fsys vfs.FS, dir string, o *Options) (*meta, error) {
 			return nil, badFolder(dir, "%s is missing although %s is not empty; restore it from a backup, or use another folder", metaName, sub)
 		}
 	}
-	m := &meta{Format: formatVersion, ClusterID: o.ClusterID, BucketCount: o.BucketCount, MemberID: uuid.NewString()}
+	m := &meta{Format: formatVersion, ClusterID: o.ClusterID, BucketCount: o.BucketCount}
+	if o.Transport != nil {
+		// The cluster is that of the group which this member will be part of.
+		m.MemberID, m.Mute = o.Transport.ID(), true
+		return m, m.write(fsys, dir)
+	}
+	m.MemberID = uuid.NewString()
 	if m.ClusterID == "" {
 		m.ClusterID = uuid.NewString()
 	}
 	return m, m.write(fsys, dir)
+}
+
+// rowsName returns the name of the folder of the rows.
+func (m *meta) rowsName() string {
+	if m.Rows == "" {
+		return rowsDir
+	}
+	return m.Rows
 }
 
 func (m *meta) write(fsys vfs.FS, dir string) error {

@@ -18,6 +18,9 @@ type metrics struct {
 	snapshots    atomic.Int64
 	snapshotFail atomic.Int64
 	snapshotNano atomic.Int64
+	elected      atomic.Int64
+	deposed      atomic.Int64
+	barriers     atomic.Int64
 
 	appendTime histogram // storing a batch of entries in the log, sync included
 	appendSize histogram // entries of such a batch
@@ -160,11 +163,14 @@ func (e *Engine) Collect(ch chan<- prometheus.Metric) {
 	histo(descCommitTime, &m.commitTime)
 	histo(descSyncTime, &m.syncTime)
 
-	if !e.views.enter() {
+	e.collectGroup(ch, st)
+
+	rows := e.enter()
+	if rows == nil {
 		return
 	}
-	defer e.views.leave()
-	pm := e.db.Metrics()
+	defer rows.views.leave()
+	pm := rows.db.Metrics()
 	gauge(descDisk, float64(pm.DiskSpaceUsage()))
 	gauge(descMemTable, float64(pm.MemTable.Size))
 	gauge(descReadAmp, float64(pm.ReadAmp()))

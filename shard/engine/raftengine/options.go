@@ -9,6 +9,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine"
+	"github.com/switchyard-dev/switchyard/shard/engine/raftrpc"
 	"github.com/switchyard-dev/switchyard/shard/engine/wal"
 )
 
@@ -48,6 +49,23 @@ type Options struct {
 	// Durability and SyncInterval (default 100 ms) say when a command counts as logged.
 	Durability   Durability
 	SyncInterval time.Duration
+
+	// Transport connects this engine to the other members of its group, and says who it
+	// is. The engine closes it. Without, the engine is a group of one for itself, made
+	// when the folder is new.
+	Transport *raftrpc.Transport
+	// HeartbeatTimeout is how long a member waits for a sign of its master before it
+	// stands for election (up to twice as long, by chance); heartbeats come about ten
+	// times as often. Default 300 ms. LeaseTimeout is how long a master goes on without a
+	// majority, at most HeartbeatTimeout, default five sixths of it. ElectionTimeout is
+	// how long an election may take before it is tried again, at least HeartbeatTimeout,
+	// which is its default.
+	HeartbeatTimeout, LeaseTimeout, ElectionTimeout time.Duration
+	// TrailingBytes is how much of the log stays behind a snapshot for members that were
+	// away for a short time (default half of SnapshotBytes). For members that answer and
+	// lag behind it is up to four times as much. Others get a snapshot. A group of one
+	// keeps nothing.
+	TrailingBytes int64
 
 	// MaxInFlight bounds commands proposed and not done (default 16384), and
 	// MaxInFlightBytes their arguments (default 256 MiB). More are refused with
@@ -129,6 +147,15 @@ func (o *Options) setDefaults() error {
 			o.SnapshotBytes = 16 << 20
 		}
 	}
+	if o.TrailingBytes == 0 {
+		o.TrailingBytes = max(o.SnapshotBytes/2, 1)
+	}
+	if err := o.setTimeouts(); err != nil {
+		return err
+	}
+	if o.Transport != nil && int64(o.MaxArgs)+1<<20 > o.Transport.MaxRequestBytes() {
+		return bad("arguments of %d bytes do not fit a request between members, which has at most %d", o.MaxArgs, o.Transport.MaxRequestBytes())
+	}
 	if o.CacheBytes == 0 {
 		o.CacheBytes = 64 << 20
 	}
@@ -140,7 +167,7 @@ func (o *Options) setDefaults() error {
 		value int64
 	}{
 		{"commands in flight", int64(o.MaxInFlight)}, {"bytes in flight", o.MaxInFlightBytes}, {"bytes of arguments", int64(o.MaxArgs)},
-		{"bytes between snapshots", o.SnapshotBytes}, {"bytes of cache", o.CacheBytes},
+		{"bytes between snapshots", o.SnapshotBytes}, {"bytes of cache", o.CacheBytes}, {"bytes behind a snapshot", o.TrailingBytes},
 	} {
 		if limit.value < 1 {
 			return bad("the limit of %s is %d; it must be at least 1", limit.name, limit.value)
@@ -157,6 +184,35 @@ func (o *Options) setDefaults() error {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	return nil
+}
+
+// soloHeartbeat is for a group of one without a transport, where timeouts only cost
+// ticks of timers.
+const soloHeartbeat = 2 * time.Second
+
+func (o *Options) setTimeouts() error {
+	if o.HeartbeatTimeout == 0 {
+		o.HeartbeatTimeout = 300 * time.Millisecond
+		if o.Transport == nil {
+			o.HeartbeatTimeout = soloHeartbeat
+		}
+	}
+	if o.LeaseTimeout == 0 {
+		o.LeaseTimeout = o.HeartbeatTimeout * 5 / 6
+	}
+	if o.ElectionTimeout == 0 {
+		o.ElectionTimeout = o.HeartbeatTimeout
+	}
+	if o.HeartbeatTimeout < 10*time.Millisecond || o.HeartbeatTimeout > time.Minute {
+		return &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("heartbeat timeout %v is not between 10ms and 1m", o.HeartbeatTimeout)}
+	}
+	if o.LeaseTimeout < 5*time.Millisecond || o.LeaseTimeout > o.HeartbeatTimeout {
+		return &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("lease timeout %v is not between 5ms and the heartbeat timeout of %v", o.LeaseTimeout, o.HeartbeatTimeout)}
+	}
+	if o.ElectionTimeout < o.HeartbeatTimeout || o.ElectionTimeout > 10*time.Minute {
+		return &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("election timeout %v is not between the heartbeat timeout of %v and 10m", o.ElectionTimeout, o.HeartbeatTimeout)}
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 
 // pebbleOptions are tuned for rows that are written once, read once in order and then
 // deleted, at 100,000 and more a second.
-func (e *Engine) pebbleOptions(fsys vfs.FS) *pebble.Options {
+func (e *Engine) pebbleOptions(fsys vfs.FS, r *rows) *pebble.Options {
 	o := &e.opts
 	po := &pebble.Options{
 		FS:                 fsys,
@@ -31,7 +31,7 @@ func (e *Engine) pebbleOptions(fsys vfs.FS) *pebble.Options {
 		CompactionConcurrencyRange: func() (int, int) {
 			return 1, 2
 		},
-		EventListener: e.pebbleEvents(),
+		EventListener: e.pebbleEvents(r),
 	}
 	po.TargetFileSizes[0] = 8 << 20
 	for i := range po.Levels {
@@ -48,10 +48,10 @@ func (e *Engine) pebbleOptions(fsys vfs.FS) *pebble.Options {
 
 // pebbleEvents listens for what must stop the engine. Pebble calls it with its own lock
 // held, so nothing here calls Pebble back.
-func (e *Engine) pebbleEvents() *pebble.EventListener {
+func (e *Engine) pebbleEvents(r *rows) *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
-			if e.closing.Load() || errors.Is(err, pebble.ErrCancelledCompaction) || errors.Is(err, vfs.ErrUnsupported) {
+			if e.closing.Load() || r.retired.Load() || errors.Is(err, pebble.ErrCancelledCompaction) || errors.Is(err, vfs.ErrUnsupported) {
 				return
 			}
 			e.fail(fmt.Errorf("rows: %w", err))
@@ -68,7 +68,7 @@ func (e *Engine) pebbleEvents() *pebble.EventListener {
 		FlushBegin: func(pebble.FlushInfo) {
 			// The rows must never be ahead of the log on the disk: a restart after a loss
 			// of power takes its place in the log from the rows.
-			if e.opts.Durability != Interval || e.log == nil {
+			if e.opts.Durability != Interval || e.log == nil || r.retired.Load() {
 				return
 			}
 			if err := e.log.Sync(); err != nil {

@@ -104,7 +104,7 @@ func BenchmarkQueue_fillAndDrain(b *testing.B) {
 				rows := float64(b.N * conveyorBatch)
 				b.Logf("round %2d: fill %7.0f rows/s, drain %7.0f rows/s", round, rows/filled.Sub(start).Seconds(), rows/time.Since(filled).Seconds())
 			}
-			b.Logf("\n%v", e.db.Metrics())
+			b.Logf("\n%v", e.rows.Load().db.Metrics())
 		})
 	}
 }

@@ -10,14 +10,12 @@ import (
 )
 
 // rebuildRows takes the rows from the newest snapshot when their folder is not there:
-// the log alone may not reach back to the first command. The tables are linked, since
-// nobody changes them; all else is copied.
+// the log alone may not reach back to the first command.
 func (e *Engine) rebuildRows(dir string) error {
-	rows := e.fs.PathJoin(dir, rowsDir)
-	tmp := e.fs.PathJoin(dir, rowsDir+".tmp") // left by a rebuild that was cut short
-	if err := e.fs.RemoveAll(tmp); err != nil {
+	if err := e.removeStrayRows(dir); err != nil {
 		return err
 	}
+	rows := e.fs.PathJoin(dir, e.meta.Load().rowsName())
 	if _, err := e.fs.Stat(rows); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -26,6 +24,16 @@ func (e *Engine) rebuildRows(dir string) error {
 	}
 	from := e.fs.PathJoin(e.snaps.dir, e.snaps.newest.ID, snapshotRows)
 	e.opts.Logger.Warn("the rows are missing; they are taken from the newest snapshot, and what came later from the log", "snapshot", from)
+	return e.linkRows(from, rows)
+}
+
+// linkRows makes a folder of rows out of that of a snapshot. It is whole or not there. The
+// tables are linked, since nobody changes them; all else is copied.
+func (e *Engine) linkRows(from, to string) error {
+	tmp := to + ".tmp" // one that was cut short is removed at the next start
+	if err := e.fs.RemoveAll(tmp); err != nil {
+		return err
+	}
 	names, err := e.fs.List(from)
 	if err != nil {
 		return err
@@ -45,10 +53,10 @@ func (e *Engine) rebuildRows(dir string) error {
 	if err := syncDir(e.fs, tmp); err != nil {
 		return err
 	}
-	if err := e.fs.Rename(tmp, rows); err != nil {
+	if err := e.fs.Rename(tmp, to); err != nil {
 		return err
 	}
-	return syncDir(e.fs, dir)
+	return syncDir(e.fs, e.dir)
 }
 
 // checkReach refuses a log that begins behind the place where the rows stand: the
@@ -60,5 +68,5 @@ func (e *Engine) checkReach(dir string, at position) error {
 	}
 	return fmt.Errorf("the rows in %s stand at log entry %d and the log begins at entry %d, so commands between them are missing; "+
 		"move the folder %s away to have it rebuilt from the newest snapshot, or restore the whole data folder from a backup",
-		e.fs.PathJoin(dir, rowsDir), at.index, first, rowsDir)
+		e.fs.PathJoin(dir, e.meta.Load().rowsName()), at.index, first, e.meta.Load().rowsName())
 }

@@ -59,7 +59,7 @@ func TestRestart_afterCrashes(t *testing.T) {
 		for range rnd.IntN(30) {
 			switch rnd.IntN(10) {
 			case 0:
-				if err := e.db.Flush(); err != nil {
+				if err := e.rows.Load().db.Flush(); err != nil {
 					t.Fatal(err)
 				}
 			case 1:
@@ -101,7 +101,7 @@ func TestReplay_skipsWhatTheRowsHave(t *testing.T) {
 	for i := range 10 {
 		mustCall(t, e, "add", fmt.Sprintf("a%02d", i))
 	}
-	if err := e.db.Flush(); err != nil {
+	if err := e.rows.Load().db.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 5 {
@@ -210,7 +210,7 @@ func TestSnapshot_leftoversOfACrash(t *testing.T) {
 func TestBootstrap_cutShort(t *testing.T) {
 	dir := t.TempDir()
 	e := mustOpen(t, Options{Dir: dir})
-	m := *e.meta
+	m := *e.meta.Load()
 	mustClose(t, e)
 	fresh := t.TempDir()
 	m.Started = false
@@ -220,14 +220,14 @@ func TestBootstrap_cutShort(t *testing.T) {
 	e = mustOpen(t, Options{Dir: fresh})
 	mustCall(t, e, "add", "a")
 	mustClose(t, e)
-	if err := e.meta.write(vfs.Default, fresh); err != nil {
+	if err := e.meta.Load().write(vfs.Default, fresh); err != nil {
 		t.Fatal(err)
 	}
 	e = mustOpen(t, Options{Dir: fresh})
 	if n, _ := contents(t, e); n != 1 {
 		t.Errorf("count %d", n)
 	}
-	if e.meta.MemberID != m.MemberID {
+	if e.meta.Load().MemberID != m.MemberID {
 		t.Error("the member has another id")
 	}
 }
@@ -240,7 +240,7 @@ func TestInterval_rowsAreNeverAheadOfTheLog(t *testing.T) {
 	if e.wal.Status().UnsyncedBytes == 0 {
 		t.Fatal("the log was synced before its time; the test shows nothing")
 	}
-	if err := e.db.Flush(); err != nil {
+	if err := e.rows.Load().db.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	if n := e.wal.Status().UnsyncedBytes; n != 0 {

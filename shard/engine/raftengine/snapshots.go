@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"time"
@@ -21,15 +20,24 @@ const (
 )
 
 // snapshotStore keeps the newest snapshot in a folder of its own: a Pebble checkpoint
-// and a file that says where in the log it stands. A new one is made in a folder
-// tmp-…, synced, and renamed; only then is the old one removed. So there is a whole
-// one at every moment.
+// and a file that says where in the log it stands. A new one is made, or received from
+// another member, in a folder tmp-…, synced, and renamed; only then is the old one
+// removed, once it is not being sent any more. So there is a whole one at every moment.
 type snapshotStore struct {
 	fs  vfs.FS
 	dir string
+	// What a snapshot must say that is received, and what one says that is sent.
+	clusterID   func() string
+	bucketCount uint32
 
 	mu     sync.Mutex
 	newest *raft.SnapshotMeta
+	// installing tells that the next snapshot comes from another member.
+	installing bool
+	// open counts the readers of snapshots by id, doomed are those to be removed after their
+	// last one.
+	open   map[string]int
+	doomed map[string]bool
 	// live is where the rows themselves stand when the engine starts. They are as good
 	// as a snapshot, so Raft starts from there and not from an older checkpoint. It is
 	// forgotten once Raft has started, because it cannot be handed to another member.
@@ -47,7 +55,7 @@ type snapshotFile struct {
 
 // openSnapshots removes what a crash left half made and finds the newest snapshot.
 func openSnapshots(fsys vfs.FS, dir string) (*snapshotStore, error) {
-	s := &snapshotStore{fs: fsys, dir: dir}
+	s := &snapshotStore{fs: fsys, dir: dir, open: make(map[string]int), doomed: make(map[string]bool)}
 	if err := fsys.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -135,9 +143,24 @@ func (s *snapshotStore) newestIndex() uint64 {
 	return s.newest.Index
 }
 
-// Open would hand a snapshot to another member.
-func (s *snapshotStore) Open(string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	return nil, nil, errors.New("a group of one member has nobody to hand a snapshot to")
+// setInstalling says whether the next snapshot comes from another member.
+func (s *snapshotStore) setInstalling(yes bool) {
+	s.mu.Lock()
+	s.installing = yes
+	s.mu.Unlock()
+}
+
+// oldestOpen returns the place in the log of the oldest snapshot that is being sent.
+func (s *snapshotStore) oldestOpen() (index uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.open {
+		var at, term uint64
+		if _, err := fmt.Sscanf(id, "%d-%d", &at, &term); err == nil && (!ok || at < index) {
+			index, ok = at, true
+		}
+	}
+	return index, ok
 }
 
 // Create begins a snapshot.
@@ -147,7 +170,31 @@ func (s *snapshotStore) Create(_ raft.SnapshotVersion, index, term uint64, membe
 	if err := s.fs.RemoveAll(sink.tmp); err != nil {
 		return nil, err
 	}
-	return sink, s.fs.MkdirAll(sink.tmp, 0o755)
+	if err := s.fs.MkdirAll(sink.tmp, 0o755); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	installing := s.installing
+	s.mu.Unlock()
+	if installing {
+		dir := s.fs.PathJoin(sink.tmp, snapshotRows)
+		if err := s.fs.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		sink.in = &receiver{fs: s.fs, dir: dir, check: s.check}
+	}
+	return sink, nil
+}
+
+// check refuses the snapshot of another cluster.
+func (s *snapshotStore) check(h *streamHeader) error {
+	if ours := s.clusterID(); h.ClusterID != ours {
+		return fmt.Errorf("the snapshot is of cluster %q, this member of cluster %q", h.ClusterID, ours)
+	}
+	if h.BucketCount != s.bucketCount {
+		return fmt.Errorf("the snapshot is of a cluster with bucket_count %d, this member has %d", h.BucketCount, s.bucketCount)
+	}
+	return nil
 }
 
 // sink is a snapshot in the making.
@@ -155,14 +202,18 @@ type sink struct {
 	s    *snapshotStore
 	meta *raft.SnapshotMeta
 	tmp  string
+	in   *receiver // of a snapshot from another member
 	done bool
 }
 
 func (k *sink) ID() string { return k.meta.ID }
 
-// Write would take a snapshot from another member.
-func (k *sink) Write([]byte) (int, error) {
-	return 0, errors.New("a group of one member has nobody to take a snapshot from")
+// Write takes the next bytes of a snapshot from another member.
+func (k *sink) Write(b []byte) (int, error) {
+	if k.in == nil {
+		return 0, errors.New("a snapshot of this member's own is made of files, not of bytes")
+	}
+	return k.in.Write(b)
 }
 
 // Close puts the finished snapshot in the place of the one before.
@@ -172,20 +223,30 @@ func (k *sink) Close() error {
 	}
 	k.done = true
 	s := k.s
-	text, err := json.MarshalIndent(snapshotFile{
-		Version: snapshotVersion, Index: k.meta.Index, Term: k.meta.Term,
-		Members: k.meta.Configuration, MembersFrom: k.meta.ConfigurationIndex,
-	}, "", "  ")
-	if err != nil {
+	if k.in != nil {
+		if err := k.in.finish(); err != nil {
+			return errors.Join(err, s.fs.RemoveAll(k.tmp))
+		}
+	}
+	if err := s.writeMeta(k.tmp, k.meta); err != nil {
 		return err
 	}
-	if err := writeFile(s.fs, k.tmp, snapshotMeta, append(text, '\n')); err != nil {
-		return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.newest
+	if old != nil && old.Index > k.meta.Index {
+		return errors.Join(fmt.Errorf("a snapshot at entry %d is there already, later than %d", old.Index, k.meta.Index), s.fs.RemoveAll(k.tmp))
 	}
 	final := s.fs.PathJoin(s.dir, k.meta.ID)
-	// A snapshot at the same place in the log is as good; it makes room for this one.
-	if err := s.fs.RemoveAll(final); err != nil {
-		return err
+	if old != nil && old.ID == k.meta.ID {
+		if s.open[old.ID] > 0 {
+			// As good, and being sent.
+			return s.fs.RemoveAll(k.tmp)
+		}
+		// A snapshot at the same place in the log is as good; it makes room for this one.
+		if err := s.fs.RemoveAll(final); err != nil {
+			return err
+		}
 	}
 	if err := s.fs.Rename(k.tmp, final); err != nil {
 		return err
@@ -193,13 +254,42 @@ func (k *sink) Close() error {
 	if err := syncDir(s.fs, s.dir); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	old := s.newest
 	s.newest = k.meta
-	s.mu.Unlock()
-	if old != nil && old.ID != k.meta.ID {
-		return s.fs.RemoveAll(s.fs.PathJoin(s.dir, old.ID))
+	if old == nil || old.ID == k.meta.ID {
+		return nil
 	}
+	if s.open[old.ID] > 0 {
+		s.doomed[old.ID] = true
+		return nil
+	}
+	return s.fs.RemoveAll(s.fs.PathJoin(s.dir, old.ID))
+}
+
+// writeMeta writes where in the log the snapshot in a folder stands.
+func (s *snapshotStore) writeMeta(dir string, m *raft.SnapshotMeta) error {
+	text, err := json.MarshalIndent(snapshotFile{
+		Version: snapshotVersion, Index: m.Index, Term: m.Term,
+		Members: m.Configuration, MembersFrom: m.ConfigurationIndex,
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(s.fs, dir, snapshotMeta, append(text, '\n'))
+}
+
+// settle notes where the rows of the newest snapshot really stand: a checkpoint may hold
+// later commands than the log said when it was asked for.
+func (s *snapshotStore) settle(id string, at position, members raft.Configuration, from uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == nil || s.newest.ID != id {
+		return nil
+	}
+	m := snapshotMetaOf(id, at.index, at.term, members, from)
+	if err := s.writeMeta(s.fs.PathJoin(s.dir, id), m); err != nil {
+		return err
+	}
+	s.newest = m
 	return nil
 }
 
@@ -209,7 +299,11 @@ func (k *sink) Cancel() error {
 		return nil
 	}
 	k.done = true
-	return k.s.fs.RemoveAll(k.tmp)
+	var err error
+	if k.in != nil {
+		err = k.in.abandon()
+	}
+	return errors.Join(err, k.s.fs.RemoveAll(k.tmp))
 }
 
 // checkpoint makes the snapshot that was asked for.
@@ -223,10 +317,15 @@ func (c *checkpoint) Persist(s raft.SnapshotSink) error {
 		return fmt.Errorf("the sink of a snapshot is a %T", s)
 	}
 	start := time.Now()
-	if err := c.e.db.Flush(); err != nil {
+	rows := c.e.enter()
+	if rows == nil {
+		return errClosed()
+	}
+	defer rows.views.leave()
+	if err := rows.db.Flush(); err != nil {
 		return err
 	}
-	if err := c.e.db.Checkpoint(k.s.fs.PathJoin(k.tmp, snapshotRows)); err != nil {
+	if err := rows.db.Checkpoint(k.s.fs.PathJoin(k.tmp, snapshotRows)); err != nil {
 		return err
 	}
 	c.e.metrics.snapshot(time.Since(start))

@@ -127,6 +127,8 @@ func (n *node) Adopt(id string) error {
 
 func (n *node) Voice() bool { return !n.mute.Load() }
 
+func (n *node) Heard(uint64, uint64) {}
+
 func (n *node) Keepalive(term uint64) bool {
 	r := n.raft.Load()
 	if r == nil || r.State() != raft.Follower || r.CurrentTerm() != term {

@@ -184,7 +184,7 @@ func (s *server) AppendEntries(stream v1.RaftService_AppendEntriesServer) error 
 			}
 		}
 	})
-	err = s.receiveEntries(ctx, stream, from, first, answers)
+	err = s.receiveEntries(ctx, stream, h, from, first, answers)
 	close(answers)
 	sending.Wait()
 	if cause := context.Cause(ctx); cause != nil && stream.Context().Err() == nil {
@@ -193,7 +193,7 @@ func (s *server) AppendEntries(stream v1.RaftService_AppendEntriesServer) error 
 	return err
 }
 
-func (s *server) receiveEntries(ctx context.Context, stream v1.RaftService_AppendEntriesServer, from string, msg *v1.AppendEntriesRequest, answers chan<- (<-chan raft.RPCResponse)) error {
+func (s *server) receiveEntries(ctx context.Context, stream v1.RaftService_AppendEntriesServer, h Host, from string, msg *v1.AppendEntriesRequest, answers chan<- (<-chan raft.RPCResponse)) error {
 	j := joiner{max: s.t.opts.MaxRequestBytes}
 	for {
 		req, err := j.add(from, msg)
@@ -201,6 +201,7 @@ func (s *server) receiveEntries(ctx context.Context, stream v1.RaftService_Appen
 			return reason.New(codes.InvalidArgument, reason.InvalidRequest, nil, "%v", err)
 		}
 		if req != nil {
+			h.Heard(req.Term, req.LeaderCommitIndex)
 			ch, err := s.t.hand(ctx, req, nil)
 			if err != nil {
 				return status.Error(codes.Unavailable, err.Error())

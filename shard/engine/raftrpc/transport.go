@@ -103,6 +103,8 @@ type Host interface {
 	Adopt(clusterID string) error
 	// Voice tells whether this member may vote and be elected.
 	Voice() bool
+	// Heard tells of entries from the master of that term, and of what it said is committed.
+	Heard(term, commitIndex uint64)
 	// Keepalive tells whether a heartbeat of that term changes nothing: this member
 	// follows that term's master already.
 	Keepalive(term uint64) bool

@@ -1,0 +1,259 @@
+package grouptest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+
+	"github.com/switchyard-dev/switchyard/shard"
+	"github.com/switchyard-dev/switchyard/shard/engine"
+	"github.com/switchyard-dev/switchyard/shard/engine/raftengine"
+	"github.com/switchyard-dev/switchyard/shard/engine/raftrpc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// list is a machine whose command adds a row named by its arguments.
+type list struct{}
+
+var (
+	firstKey = []byte{0, 0, 0, 1, 2}
+	lastKey  = []byte{0, 0, 0, 1, 3}
+)
+
+func (list) Reset(engine.Reader) error { return nil }
+
+func (list) Apply(tx engine.Tx, cmd *engine.Command) ([]byte, error) {
+	k, v := tx.Put(len(firstKey)+len(cmd.Args), 1)
+	copy(k[copy(k, firstKey):], cmd.Args)
+	v[0]++
+	return nil, nil
+}
+
+// member is one member: a folder and an address that outlive its engine.
+type member struct {
+	t       *testing.T
+	id, dir string
+	address string
+	engine  *raftengine.Engine
+	server  *grpc.Server
+	served  chan error
+	// cut closes the network in both directions while it is set.
+	cut *atomic.Bool
+}
+
+var errCut = errors.New("the network is cut")
+
+// gated is a connection that breaks while the network of its member is cut.
+type gated struct {
+	net.Conn
+	cut *atomic.Bool
+}
+
+func (g gated) Read(b []byte) (int, error) {
+	n, err := g.Conn.Read(b)
+	if g.cut.Load() {
+		_ = g.Close()
+		return 0, errCut
+	}
+	return n, err
+}
+
+func (g gated) Write(b []byte) (int, error) {
+	if g.cut.Load() {
+		_ = g.Close()
+		return 0, errCut
+	}
+	return g.Conn.Write(b)
+}
+
+type gate struct {
+	net.Listener
+	cut *atomic.Bool
+}
+
+func (g gate) Accept() (net.Conn, error) {
+	c, err := g.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return gated{c, g.cut}, nil
+}
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func newMember(t *testing.T, id string) *member {
+	m := &member{t: t, id: id, dir: filepath.Join(t.TempDir(), id), cut: new(atomic.Bool)}
+	m.start()
+	t.Cleanup(func() { m.kill() })
+	return m
+}
+
+// start starts the member's engine on what is in its folder.
+func (m *member) start() {
+	m.t.Helper()
+	m.startWith(nil)
+}
+
+func (m *member) startWith(change func(*raftengine.Options)) {
+	m.t.Helper()
+	at := m.address
+	if at == "" {
+		at = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.address = l.Addr().String()
+	tr, err := raftrpc.New(raftrpc.Options{ID: m.id, ReplicaSet: "set-1", Address: m.address, DialOptions: m.dialOptions()})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	o := raftengine.Options{
+		Dir: m.dir, Machine: list{}, BucketCount: 16, Transport: tr, Logger: nil,
+		HeartbeatTimeout: 500 * time.Millisecond, ElectionTimeout: 500 * time.Millisecond,
+	}
+	if change != nil {
+		change(&o)
+	}
+	if m.engine, err = raftengine.Open(testContext(m.t), o); err != nil {
+		m.t.Fatal(err)
+	}
+	m.server = grpc.NewServer()
+	tr.Register(m.server)
+	m.served = make(chan error, 1)
+	server, served := m.server, m.served
+	go func() { served <- server.Serve(gate{l, m.cut}) }()
+}
+
+// kill ends the member without a goodbye and without a flush.
+func (m *member) kill() {
+	m.t.Helper()
+	if m.engine == nil {
+		return
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	m.server.Stop()
+	<-m.served
+	_ = m.engine.Close(ended)
+	m.engine = nil
+}
+
+// propose adds a row through this member.
+func (m *member) propose(name string) error {
+	done := make(chan error, 1)
+	m.engine.Propose(engine.Command{Function: "add", Bucket: 1, Args: []byte(name)}, func(_ []byte, err error) { done <- err })
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(time.Minute):
+		return errors.New("no answer")
+	}
+}
+
+func (m *member) names() (names []string) {
+	m.t.Helper()
+	err := m.engine.View(testContext(m.t), func(r engine.Reader) error {
+		return r.Scan(firstKey, lastKey, false, func(k, _ []byte) bool {
+			names = append(names, string(k[len(firstKey):]))
+			return true
+		})
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return names
+}
+
+// group is a replica set of members a, b, c, …; a begins as its master.
+type group struct {
+	t       *testing.T
+	members []*member
+}
+
+func newGroup(t *testing.T, n int) *group {
+	g := &group{t: t}
+	var all []engine.Member
+	for i := range n {
+		m := newMember(t, string(rune('a'+i)))
+		g.members = append(g.members, m)
+		all = append(all, engine.Member{ID: m.id, Address: m.address, Voter: true})
+	}
+	if err := g.members[0].engine.Bootstrap(testContext(t), all); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// master returns a member that takes commands, other than those that are left out.
+func (g *group) master(but ...*member) (m *member) {
+	g.t.Helper()
+	eventually(g.t, "there is a master", func() bool {
+		for _, c := range g.members {
+			if c.engine != nil && !slices.Contains(but, c) && c.engine.Status().State == engine.Master {
+				m = c
+				return true
+			}
+		}
+		return false
+	})
+	return m
+}
+
+// add adds a row through whoever is the master, however often it changes.
+func (g *group) add(name string, but ...*member) {
+	g.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		err := g.master(but...).propose(name)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, shard.NonMaster) && !errors.Is(err, shard.OutcomeUnknown) || time.Now().After(deadline) {
+			g.t.Fatalf("add %s: %v", name, err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (g *group) wantEverywhere(want []string) {
+	g.t.Helper()
+	for _, m := range g.members {
+		if m.engine != nil {
+			eventually(g.t, "member "+m.id+" has all rows", func() bool { return slices.Equal(m.names(), want) })
+		}
+	}
+}
+
+func rows(prefix string, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("%s%03d", prefix, i))
+	}
+	return names
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("timed out waiting: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
