@@ -62,6 +62,9 @@ const (
 	olderBy = int64(time.Second)
 	// lendPause is the pause after a lent poll came back with nothing.
 	lendPause = int64(50 * time.Millisecond)
+	// holdTime is how long a write is held back for a poll that is on its way here from
+	// the same process, so that the task and its lease share the write.
+	holdTime = int64(500 * time.Microsecond)
 	// Pauses after a neighbour could not be reached double from hopPause to
 	// maxHopPause.
 	hopPause    = int64(100 * time.Millisecond)
@@ -75,8 +78,10 @@ type forwarding struct {
 	hasParent bool
 	lastPoll  int64 // when a poll last came here by itself
 
-	offering  bool // an offer stands at the parent
-	farParent bool // the parent was on another node, last time
+	near      bool  // the parent was in this process, last time
+	holdUntil int64 // no write before, unless the poll is here
+	offering  bool  // an offer stands at the parent
+	pulled    bool  // and has brought a poll that took a task
 	offerAt   int64
 	offerWait int64 // the pause if the next offer fails too
 
@@ -132,6 +137,7 @@ type (
 	polledAway struct {
 		p      *pollCall
 		offer  *offerCall // nil for a lent poll
+		local  bool
 		answer *v1.PollTasksResponse
 		err    error
 	}
@@ -155,8 +161,20 @@ func (f *forwarding) init(c *core, id PartitionID, options Forwarding) {
 
 // polled notes that a poll has come here, unless it was asked to.
 func (f *forwarding) polled(p *pollCall, now int64) {
-	if p.hop != v1.Hop_HOP_PULLED {
-		f.lastPoll = now
+	if p.hop == v1.Hop_HOP_PULLED {
+		f.holdUntil = 0
+		return
+	}
+	f.lastPoll = now
+}
+
+// held says whether writes wait a moment for a poll.
+func (c *core) held() bool { return c.now < c.fwd.holdUntil }
+
+// hold has the tasks that are about to be written wait for a poll on its way.
+func (c *core) hold() {
+	if c.fwd.near && len(c.pending) > 0 {
+		c.fwd.holdUntil = c.now + holdTime
 	}
 }
 
@@ -249,6 +267,7 @@ func (c *core) forward() {
 		if wanted && c.pollers.n == 0 && !f.recalled {
 			f.recalled = true
 			f.hops = append(f.hops, recallPoll{f.lent})
+			c.hold()
 		}
 		return
 	}
@@ -256,12 +275,13 @@ func (c *core) forward() {
 	case c.pollers.n > 0:
 		c.lend()
 	case wanted && !f.offering && c.now >= f.offerAt && !c.draining():
-		f.offering = true
+		f.offering, f.pulled = true, false
 		oldest := c.ready.oldest()
 		if len(f.offers) > 0 && (oldest == 0 || f.offers[0].oldest < oldest) {
 			oldest = f.offers[0].oldest
 		}
 		f.hops = append(f.hops, offerTasks{tasks: c.ready.len() + len(f.offers), oldest: oldest})
+		c.hold()
 	}
 }
 
@@ -288,7 +308,7 @@ func (c *core) back(b polledAway) {
 	p.gone = false
 	c.fwd.away--
 	if b.offer != nil {
-		b.offer.end(len(b.answer.GetTasks()) > 0)
+		b.offer.end(b.err == nil)
 	} else {
 		c.lentBack(b)
 	}
@@ -308,6 +328,7 @@ func (c *core) back(b polledAway) {
 
 func (c *core) lentBack(b polledAway) {
 	f := &c.fwd
+	f.near, f.holdUntil = b.local, 0
 	switch {
 	case b.err != nil:
 		f.lendAt, f.lendWait = c.now+f.lendWait, min(2*f.lendWait, maxHopPause)
@@ -322,15 +343,15 @@ func (c *core) lentBack(b polledAway) {
 // offered takes the end of an offer that was made.
 func (c *core) offerEnded(r offered) {
 	f := &c.fwd
-	f.offering = false
+	f.offering, f.near, f.holdUntil = false, r.local, 0
 	switch {
 	case r.err != nil:
 		f.offerAt, f.offerWait = c.now+f.offerWait, min(2*f.offerWait, maxHopPause)
 		return
 	case !r.local:
 		f.offerAt = c.now + int64(f.options.OfferInterval)
-	case !r.taken:
-		f.offerAt = c.now + lendPause
+	case !r.taken, !f.pulled && c.servable():
+		f.offerAt = c.now + lendPause // nobody came, or whoever came could take nothing
 	}
 	f.offerWait = hopPause
 }
@@ -358,6 +379,9 @@ func (c *core) closeForwarding() {
 // forwardWake is when forward may want to act though nothing happens meanwhile.
 func (c *core) forwardWake() int64 {
 	f := &c.fwd
+	if f.holdUntil > c.now {
+		return f.holdUntil
+	}
 	if !f.hasParent || f.lent != nil || c.closing {
 		return math.MaxInt64
 	}
@@ -396,4 +420,5 @@ func (c *core) pollEnded(p *pollCall) {
 	if p.hop == v1.Hop_HOP_UNSPECIFIED {
 		c.history.ended(p.identity, c.now)
 	}
+	c.fwd.pulled = c.fwd.pulled || p.hop == v1.Hop_HOP_PULLED && len(p.granted) > 0
 }

@@ -15,6 +15,14 @@ func newTree(t *testing.T, numbers ...int32) *treeSim { return newTreeSim(t, 1, 
 
 // put adds one task to a partition and makes it durable.
 func (n *treeNode) put() taskID {
+	id, a := n.add1()
+	n.quiet()
+	require.True(n.t, answered(&a.call))
+	return id
+}
+
+// add1 adds one task to a partition.
+func (n *treeNode) add1() (taskID, *addCall) {
 	n.seq++
 	id := taskID{15: byte(n.seq), 14: byte(n.seq >> 8), 13: 1}
 	n.tasks[id] = &simTask{id: id, born: n.now, leases: map[uint64]int64{}}
@@ -24,9 +32,7 @@ func (n *treeNode) put() taskID {
 	n.core.advance(n.now, n.now)
 	n.core.add(a)
 	n.step()
-	n.quiet()
-	require.True(n.t, answered(&a.call))
-	return id
+	return id, a
 }
 
 // ask is a poll for one task that a test watches.
@@ -45,9 +51,12 @@ func (n *treeNode) askFor(most int, wait time.Duration) *pollCall {
 
 // quiet carries out the partition's writes and reads.
 func (n *treeNode) quiet() {
-	for len(n.flying)+len(n.reads) > 0 {
+	for len(n.flying)+len(n.reads) > 0 || n.core.held() {
 		n.land()
 		n.read()
+		if n.core.held() { // nobody comes in time
+			n.pass(time.Duration(holdTime))
+		}
 	}
 }
 
@@ -237,9 +246,48 @@ func TestForward_a_parent_in_the_same_process_is_not_rationed(t *testing.T) {
 	for range 50 {
 		require.True(t, s.nodes[1].core.fwd.offering)
 		s.messages = nil
+		s.nodes[1].core.fwd.pulled = true
 		s.nodes[1].core.offerEnded(offered{taken: true, local: true})
 		s.nodes[1].step()
 	}
+}
+
+func TestForward_a_task_and_its_lease_share_a_write_when_the_poll_is_in_the_same_process(t *testing.T) {
+	s := newTree(t, 0, 1)
+	p := s.nodes[1].ask(time.Minute)
+	s.deliverAll()
+	n := s.nodes[1]
+	n.core.fwd.near = true
+	n.add1()
+	require.Empty(t, n.flying, "the write waits for the poll that was called back")
+	s.deliverAll()
+	require.True(t, answered(&p.call))
+	require.EqualValues(t, 2, n.core.batches, "one write, and the next one is open")
+
+	n.core.fwd.near = true
+	n.add1()
+	require.Empty(t, n.flying)
+	s.messages = nil
+	s.pass(time.Duration(holdTime))
+	require.Len(t, n.flying, 1, "but not for long")
+}
+
+func TestForward_an_offer_whose_task_was_taken_here_meanwhile_costs_the_next_one_nothing(t *testing.T) {
+	s := newTree(t, 0, 1)
+	c := s.nodes[1].core
+	s.nodes[1].put()
+	s.messages = nil
+	s.nodes[1].ask(0)
+	s.nodes[1].quiet()
+	c.offerEnded(offered{taken: true, local: true}) // a poll came and found nothing
+	s.nodes[1].put()
+	require.True(t, c.fwd.offering)
+	s.messages = nil
+	c.offerEnded(offered{taken: true, local: true}) // a poll came and could not take what is here
+	s.nodes[1].step()
+	require.False(t, c.fwd.offering, "no storm of polls that find nothing they can take")
+	s.pass(time.Duration(lendPause))
+	require.True(t, c.fwd.offering)
 }
 
 func TestForward_a_poll_that_could_not_be_lent_waits_here_and_tries_again_later(t *testing.T) {

@@ -57,9 +57,9 @@ func (o *owner) lend(ctx context.Context, p *pollCall) {
 	ctx, cancel := context.WithTimeout(ctx, wait+lendMargin)
 	defer cancel()
 	to, _ := o.id.parent()
-	resp, _, err := o.pollAt(ctx, to, v1.Hop_HOP_LENT, p, wait, p.recall.id)
+	resp, local, err := o.pollAt(ctx, to, v1.Hop_HOP_LENT, p, wait, p.recall.id)
 	o.engine.metrics.hop("lend", len(resp.GetTasks()) > 0, err)
-	o.internal(polledAway{p: p, answer: resp, err: err})
+	o.internal(polledAway{p: p, local: local, answer: resp, err: err})
 }
 
 // pollAt polls another partition in p's place.

@@ -187,7 +187,11 @@ func (o *owner) step(c *core, reading *int) {
 	c.tick()
 	c.match()
 	c.forward()
-	for b := c.take(); b != nil; b = c.take() {
+	for !c.held() {
+		b := c.take()
+		if b == nil {
+			break
+		}
 		o.write(b)
 	}
 	c.plan()

@@ -17,7 +17,7 @@ func BenchmarkPartitions(b *testing.B) {
 		for _, polls := range []int{1, 4} {
 			for _, n := range []int{1, 4, 16} {
 				b.Run(fmt.Sprintf("rate=%d/polls=%d/partitions=%d", rate, polls, n), func(b *testing.B) {
-					f := newFixture(b, newStore(b, b.TempDir()), nil)
+					f := newFixture(b, newStore(b, ""), nil)
 					f.makeQueue("q", n)
 					ctx, stop := context.WithCancel(f.ctx)
 					took := make(chan time.Duration, 1<<20)

@@ -148,10 +148,8 @@ func TestScaling_follows_the_rate_of_adds(t *testing.T) {
 		f.add("q", spec("a"), spec("b"), spec("c"), spec("d"), spec("e"), spec("f"), spec("g"), spec("h"))
 		return f.hasPartitions("q", 4, true)
 	})
-	d, err := f.DescribeQueue(f.ctx, &v1.DescribeQueueRequest{Namespace: "default", Queue: "q"})
-	require.NoError(t, err)
-	require.EqualValues(t, 4, d.GetScaling().GetTarget())
-	require.EqualValues(t, 1, d.GetQueue().GetConfig().GetPartitions())
+	eventually(t, "the description says so", func() bool { return f.describe("q").GetScaling().GetTarget() == 4 })
+	require.EqualValues(t, 1, f.describe("q").GetQueue().GetConfig().GetPartitions())
 	f.purge("q")
 	eventually(t, "one partition when nothing is added", func() bool { return f.hasPartitions("q", 1, true) })
 }

@@ -125,7 +125,11 @@ func (s *sim) step() {
 	c.tick()
 	c.match()
 	c.forward()
-	for b := c.take(); b != nil; b = c.take() {
+	for !c.held() {
+		b := c.take()
+		if b == nil {
+			break
+		}
 		s.flying = append(s.flying, b)
 	}
 	c.plan()

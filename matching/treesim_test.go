@@ -25,6 +25,7 @@ type treeSim struct {
 
 	messages []func() // between partitions and clients, under way
 	lossy    bool
+	mixed    bool // neighbours are in the same process or not, by chance; else never
 	tasks    map[taskID]*simTask
 	polls    int // client polls that wait for an answer
 	trace    []string
@@ -141,7 +142,11 @@ func (n *treeNode) step() {
 	c.tick()
 	c.match()
 	c.forward()
-	for b := c.take(); b != nil; b = c.take() {
+	for !c.held() {
+		b := c.take()
+		if b == nil {
+			break
+		}
 		n.flying = append(n.flying, b)
 	}
 	c.plan()
@@ -180,7 +185,7 @@ func (n *treeNode) hop(request any) {
 		n.pollAt(l.node, r.p, v1.Hop_HOP_LENT, l, func(resp *v1.PollTasksResponse, err error) {
 			if alive() {
 				delete(n.lent, r.p)
-				n.core.back(polledAway{p: r.p, answer: resp, err: err})
+				n.core.back(polledAway{p: r.p, local: n.near(), answer: resp, err: err})
 				n.step()
 			}
 		})
@@ -215,7 +220,7 @@ func (n *treeNode) hop(request any) {
 		answer := func(taken bool, err error) {
 			n.send(func() {
 				if alive() {
-					n.core.offerEnded(offered{taken: taken, err: err})
+					n.core.offerEnded(offered{taken: taken, local: n.near(), err: err})
 					n.step()
 				}
 			}, nil)
@@ -445,7 +450,10 @@ func (s *treeSim) rest() {
 		s.message()
 		for _, k := range s.order {
 			n := s.nodes[k]
-			busy = busy || len(n.flying)+len(n.reads) > 0
+			busy = busy || len(n.flying)+len(n.reads) > 0 || n.core.held()
+			if n.core.held() {
+				s.pass(time.Millisecond)
+			}
 			n.land()
 			n.read()
 		}
@@ -457,6 +465,8 @@ func (s *treeSim) rest() {
 		}
 	}
 }
+
+func (s *treeSim) near() bool { return s.mixed && s.rng.IntN(2) == 0 }
 
 func (s *treeSim) some() *treeNode { return s.nodes[s.order[s.rng.IntN(len(s.order))]] }
 
@@ -480,7 +490,7 @@ func newTreeSim(t *testing.T, seed uint64, numbers ...int32) *treeSim {
 
 func runTreeSim(t *testing.T, seed uint64, events int, rough bool) {
 	s := newTreeSim(t, seed, 0, 1, 2, 21, 22) // 21 and 22 are children of 1
-	s.lossy = rough
+	s.lossy, s.mixed = rough, true
 	for range events {
 		switch n := s.rng.IntN(100); {
 		case n < 10:
