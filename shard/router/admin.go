@@ -136,6 +136,36 @@ func (r *Router) SendBuckets(ctx context.Context, buckets []shard.BucketID, dest
 		return nil, &shard.Error{Code: shard.NoSuchReplicaSet, ReplicaSet: destination}
 	}
 	failed = map[shard.BucketID]error{}
+	// A bucket that somebody moves at the same time is followed, but not for ever.
+	for range followMoves {
+		var again []shard.BucketID
+		for b, err := range r.sendOnce(ctx, buckets, destination) {
+			if errors.Is(err, shard.WrongBucket) {
+				again = append(again, b)
+			}
+			failed[b] = err
+		}
+		if buckets = again; len(buckets) == 0 || ctx.Err() != nil {
+			break
+		}
+		for _, b := range buckets {
+			delete(failed, b)
+		}
+	}
+	for _, b := range buckets {
+		if failed[b] == nil {
+			failed[b] = &shard.Error{Code: shard.TransferIsInProgress, Bucket: b, Reason: "it is moved by somebody else all the time"}
+		}
+	}
+	return failed, nil
+}
+
+// followMoves is how often SendBuckets goes after a bucket that is not where it was.
+const followMoves = 5
+
+// sendOnce sends buckets from where they are thought to be.
+func (r *Router) sendOnce(ctx context.Context, buckets []shard.BucketID, destination string) map[shard.BucketID]error {
+	failed := map[shard.BucketID]error{}
 	from := map[*replicaSet][]uint32{}
 	for _, b := range buckets {
 		t := try{set: r.routes[b].Load()}
@@ -166,10 +196,14 @@ func (r *Router) SendBuckets(ctx context.Context, buckets []shard.BucketID, dest
 				return
 			}
 			for _, f := range resp.GetFailed() {
-				failed[shard.BucketID(f.GetId())] = storagerpc.DecodeError(f.GetError())
+				b, err := shard.BucketID(f.GetId()), storagerpc.DecodeError(f.GetError())
+				if e, ok := errors.AsType[*shard.Error](err); ok && e.Code == shard.WrongBucket && r.check(b) == nil {
+					r.moved(b, s, e.Destination)
+				}
+				failed[b] = err
 			}
 		})
 	}
 	wg.Wait()
-	return failed, nil
+	return failed
 }

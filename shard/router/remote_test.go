@@ -70,6 +70,7 @@ func TestRemote_readsGoToWhoIsNear(t *testing.T) {
 }
 
 func TestRemote_theMasterIsLost(t *testing.T) {
+	t.Parallel()
 	g := newCluster(t, 3, "a")[0]
 	r := newRemoteRouter(t, Options{}, g)
 	mustPut(t, r, 3, "k", "v")
@@ -135,6 +136,7 @@ func TestRemote_masterMovesUnderWrites(t *testing.T) {
 }
 
 func TestRemote_noMasterHasANameAndACause(t *testing.T) {
+	t.Parallel()
 	g := newCluster(t, 3, "a")[0]
 	r := newRemoteRouter(t, Options{}, g)
 	g.lead(nil)
@@ -225,6 +227,7 @@ func TestRemote_aReadIsRepeated(t *testing.T) {
 }
 
 func TestRemote_aSilentMemberIsGivenUp(t *testing.T) {
+	t.Parallel()
 	g := newCluster(t, 3, "a")[0]
 	r := newRemoteRouter(t, Options{Silence: 500 * time.Millisecond}, g)
 	mustPut(t, r, 3, "k", "v")
@@ -241,6 +244,7 @@ func TestRemote_aSilentMemberIsGivenUp(t *testing.T) {
 }
 
 func TestRemote_waitsOutAMoveWithoutSpinning(t *testing.T) {
+	t.Parallel()
 	groups := newCluster(t, 1, "a", "b")
 	a, b := groups[0], groups[1]
 	r := newRemoteRouter(t, Options{}, groups...)
@@ -286,6 +290,7 @@ func TestRemote_waitsOutAMoveWithoutSpinning(t *testing.T) {
 }
 
 func TestRemote_theErrorOfAMoveThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
 	a := newCluster(t, 1, "a")[0]
 	r := newRemoteRouter(t, Options{}, a)
 	states(t, a.store, 5, "b", shard.Sending)
@@ -333,6 +338,7 @@ func TestRemote_asksEverybodyForAnUnknownBucket(t *testing.T) {
 }
 
 func TestRemote_aBucketThatIsNowhere(t *testing.T) {
+	t.Parallel()
 	groups := newCluster(t, 1, "a", "b")
 	r := newRemoteRouter(t, Options{}, groups...)
 	states(t, groups[0].store, 2, "", shard.Sending, shard.Sent, shard.Garbage, shard.Absent)

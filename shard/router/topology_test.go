@@ -187,6 +187,7 @@ func TestView_ofABucketElsewhere(t *testing.T) {
 }
 
 func TestOnMaster_followsTheMaster(t *testing.T) {
+	t.Parallel()
 	g := newCluster(t, 3, "a")[0]
 	r := newRemoteRouter(t, Options{}, g)
 	who := func() (id string) {
