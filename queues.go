@@ -28,8 +28,8 @@ type QueueConfig struct {
 	Retry *RetryPolicy
 	// TTL is how long after it was added a task may start; for ever by default.
 	TTL time.Duration
-	// Partitions that take new tasks, 1 to 4096: 4 by default, fixed when the queue
-	// is created.
+	// Partitions that take new tasks, 1 to 4096. By default 4 in a cluster and 1 on a
+	// node by itself, fixed when the queue is created.
 	Partitions int
 }
 

@@ -81,7 +81,8 @@ type LogConfig struct {
 // MatchingConfig bounds what the task queues keep in memory and take on, most of
 // it for each partition of a queue.
 type MatchingConfig struct {
-	// Partitions is how many a new queue has that does not say.
+	// Partitions is how many a new queue has that does not say. 0 is 1 on a node by
+	// itself, where more only cost, and matching.DefaultPartitions in a cluster.
 	Partitions int `yaml:"partitions"`
 	// IdleTime without use after which a partition leaves memory.
 	IdleTime time.Duration `yaml:"idle_time"`
@@ -131,7 +132,6 @@ func DefaultConfig() Config {
 		ShutdownTimeout:  10 * time.Second,
 		Log:              LogConfig{Level: "info", Format: "text"},
 		Matching: MatchingConfig{
-			Partitions:    matching.DefaultPartitions,
 			IdleTime:      5 * time.Minute,
 			MaxPartitions: 100_000,
 			Leases:        100_000,
@@ -204,7 +204,7 @@ func (c Config) Validate() error {
 		{"storage.snapshot_log_bytes", c.Storage.SnapshotLogBytes, 1 << 20, 1 << 40},
 		{"storage.in_flight_commands", int64(c.Storage.InFlightCommands), 1, 10_000_000},
 		{"storage.in_flight_bytes", c.Storage.InFlightBytes, 1 << 20, 1 << 40},
-		{"matching.partitions", int64(c.Matching.Partitions), 1, matching.MaxPartitions},
+		{"matching.partitions", int64(c.Matching.Partitions), 0, matching.MaxPartitions},
 		{"matching.max_partitions", int64(c.Matching.MaxPartitions), 1, 10_000_000},
 		{"matching.leases", int64(c.Matching.Leases), 1, 100_000_000},
 		{"matching.waiting_polls", int64(c.Matching.WaitingPolls), 1, 10_000_000},

@@ -67,7 +67,7 @@ func openNode(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ core,
 		Logger:           logger,
 		Registerer:       reg,
 		AutoCreateQueues: c.AutoCreateQueues,
-		Partitions:       c.Matching.Partitions,
+		Partitions:       max(c.Matching.Partitions, 1),
 		IdleTime:         c.Matching.IdleTime,
 		MaxPartitions:    c.Matching.MaxPartitions,
 		Limits: matching.Limits{

@@ -215,7 +215,7 @@ func (f *configFlags) add(c *cobra.Command) {
 	c.Flags().DurationVar(&f.leaseTime, "lease-time", 0, "how long a worker holds a task before it goes to another (server's default: 30s)")
 	c.Flags().Int32Var(&f.maxAttempts, "max-attempts", 0, "attempts before a task is dead (server's default: 25)")
 	c.Flags().DurationVar(&f.ttl, "ttl", 0, "drop tasks that have not started so long after they were added (server's default: never)")
-	c.Flags().Int32Var(&f.partitions, "partitions", 0, "partitions that take new tasks, 1 to 4096 (server's default: 4)")
+	c.Flags().Int32Var(&f.partitions, "partitions", 0, "partitions that take new tasks, 1 to 4096 (server's default: 1 on a node by itself, 4 in a cluster)")
 	f.retry.add(c)
 	f.scaling.add(c)
 }
