@@ -144,7 +144,7 @@ func (s *scaler) run(ctx context.Context) {
 
 // step does what is due, and returns how long nothing will be.
 func (s *scaler) step(ctx context.Context) time.Duration {
-	const long, again = time.Hour, time.Second
+	const long, again, shown = time.Hour, time.Second, 5 * time.Second
 	due := false
 	if s.news.Swap(false) {
 		row, err := s.o.engine.getQueue(ctx, s.o.id.Namespace, s.o.id.Queue)
@@ -174,7 +174,11 @@ func (s *scaler) step(ctx context.Context) time.Duration {
 	if !ok {
 		return long
 	}
-	return time.Duration(max(at-s.o.engine.steady(), 0))
+	wait := time.Duration(max(at-s.o.engine.steady(), 0))
+	if s.status.Load().GetAddRate() > 0 {
+		wait = min(wait, shown) // the rate falls even if nothing happens
+	}
+	return wait
 }
 
 // take follows the queue's row. It says whether there may be something to change.
