@@ -2,6 +2,7 @@ package matching
 
 import (
 	"bytes"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -40,6 +41,9 @@ type Limits struct {
 	RecentIDs int
 	// Pollers is the most pollers that the history remembers. Default 1000.
 	Pollers int
+	// FairnessKeys is how many keys' places are remembered exactly; those of further
+	// ones are remembered about. Default 10,000.
+	FairnessKeys int
 }
 
 func (l Limits) withDefaults() Limits {
@@ -60,6 +64,7 @@ func (l Limits) withDefaults() Limits {
 	def(&l.PollBytes, 4<<20)
 	def(&l.RecentIDs, 131_072)
 	def(&l.Pollers, 1000)
+	def(&l.FairnessKeys, 10_000)
 	return l
 }
 
@@ -69,6 +74,8 @@ const (
 	// sweepEvery is how often ended tasks' ids are looked at.
 	sweepEvery = int64(time.Minute)
 	sweepRows  = 4096
+	// minSleep keeps a rate limit from waking a partition for each task.
+	minSleep = int64(time.Millisecond)
 	// maxSleep bounds how late a jump of the wall clock is noticed.
 	maxSleep = time.Second
 	// pollerTTL is how long the history remembers a poller.
@@ -83,7 +90,8 @@ const (
 // Invariants, besides those that the fields state:
 //   - a task is in exactly one of: ready, leases, upcoming, fetching, or only in
 //     the store;
-//   - a fresh task with a sequence number below readTo is not only in the store;
+//   - a fresh task whose place is before win.readTo is not only in the store, unless
+//     it is of a key with a hole and behind that;
 //   - a scheduled task with a key up to horizon is not only in the store, and no
 //     task is if wholeSchedule.
 type core struct {
@@ -100,14 +108,15 @@ type core struct {
 	noWaits []*pollCall // waiting polls that leave once it is sure that nothing is ready
 	leases  leaseTable
 
-	// Fresh tasks below readTo have been in memory; those from there on to
-	// durableTo can be read from the store.
-	readTo    uint64
-	durableTo uint64
-	freshRead bool // a read of fresh tasks is under way
-	// removed holds tasks that were removed while only in the store, with the
-	// batch that removes them, as long as a read might still see them.
-	removed map[uint64]uint64
+	win    window
+	passes passBook
+	// lowAfter counts down to the next look at the low marks.
+	lowAfter int
+	durable  uint64 // all batches up to this one are durable
+	// unscheduled holds rows of the schedule, and left tasks of the backlog, that a read
+	// might still see though they were taken out, with the batch that does that.
+	unscheduled map[scheduleKey]uint64
+	left        map[uint64]uint64
 
 	schedule scheduleIndex
 	fetching map[uint64]*upcomingTask
@@ -149,6 +158,7 @@ type loaded struct {
 	meta   meta
 	leases []storedLease
 	lastID taskID
+	passes []storedPass
 	// scheduleEmpty saves the first look into the schedule.
 	scheduleEmpty bool
 }
@@ -164,11 +174,19 @@ type storedLease struct {
 func newCore(now, wall int64, id PartitionID, q settings, limits Limits, rng *rand.Rand, from loaded) *core {
 	c := &core{
 		id: id, key: id.Key(), hash: id.Hash(), limits: limits.withDefaults(), rng: rng, queue: q, m: from.meta,
-		readTo: from.meta.freshFrom, durableTo: from.meta.nextSeq,
 		fetching: map[uint64]*upcomingTask{},
 		now:      now, wall: wall, nextSweep: now + sweepEvery,
 	}
 	c.nonce = c.m.rangeID << 32
+	c.ready.init(now)
+	for i := range c.m.levels {
+		c.ready.lanes[i].base = c.m.levels[i].base
+	}
+	if c.m.counts.fresh == 0 {
+		c.win.readTo = endPlace
+	}
+	c.passes.load(c.limits.FairnessKeys, from.passes, c.base)
+	c.configure(q, 1)
 	c.schedule.limit = c.limits.ScheduleWindow
 	c.schedule.whole = from.scheduleEmpty
 	c.ids.init(c.limits.RecentIDs, from.lastID)
@@ -184,10 +202,24 @@ func newCore(now, wall int64, id PartitionID, q settings, limits Limits, rng *ra
 	return c
 }
 
+// configure takes over a queue's settings, and the partition's share of its limits.
+func (c *core) configure(q settings, share float64) {
+	c.queue = q
+	c.ready.setRates(q.fairness, share)
+}
+
+// setShare takes over the partition's share of its queue's limits, above 0 to 1.
+func (c *core) setShare(share float64) {
+	if share != c.ready.rates.share {
+		c.ready.setRates(c.queue.fairness, share)
+	}
+}
+
 // advance tells the time: now, which never jumps, and the wall clock, which may.
 func (c *core) advance(now, wall int64) {
 	c.now = max(c.now, now)
 	c.wall = wall
+	c.ready.now = c.now
 }
 
 // open is the batch that takes the next operation.
@@ -221,8 +253,9 @@ func (c *core) newBatch() *batch {
 // closeBatch makes the meta row of a batch that is full; the last one is made
 // when it is taken.
 func (c *core) closeBatch(b *batch) {
-	c.m.freshFrom = c.freshFrom()
 	c.noteEnded(b)
+	c.noteLevels()
+	c.m.batch++
 	b.seal(&c.m)
 	c.pendingBytes += len(b.args)
 }
@@ -272,10 +305,9 @@ func (c *core) pop() {
 // written notes that a batch is durable. Its calls have been answered already.
 func (c *core) written(b *batch) {
 	c.inFlight--
-	if b.nextSeq > c.durableTo {
-		c.durableTo = b.nextSeq
-	}
+	c.durable = max(c.durable, b.number)
 	c.schedule.durable(b.number)
+	c.dropLate()
 	c.forgotten()
 	c.recycle(b)
 }
@@ -289,12 +321,44 @@ func (c *core) recycle(b *batch) {
 	}
 }
 
-// freshFrom is the watermark for the meta row.
-func (c *core) freshFrom() uint64 {
-	if seq, ok := c.ready.firstFresh(); ok {
-		return seq
+// noteLevels puts what the meta row says of the levels up to date.
+func (c *core) noteLevels() {
+	for i := range c.m.levels {
+		c.m.levels[i].base = c.ready.lanes[i].base
 	}
-	return c.readTo
+	if c.lowAfter > 0 {
+		return
+	}
+	c.lowAfter = c.ready.keys / 2 // so that it costs little per task
+	for i := range c.m.levels {
+		if m := &c.m.levels[i]; *m != (levelMeta{}) {
+			m.low = c.lowOf(uint8(i))
+		}
+	}
+	if c.m.levels[defaultLevel].low > 0 {
+		c.m.legacyFrom = 0
+	}
+}
+
+// lowOf is a pass that no fresh task of a level is before. Tasks to come are behind
+// the virtual time.
+func (c *core) lowOf(level uint8) uint64 {
+	low := c.base(level) + 1
+	switch to := c.win.readTo; {
+	case to.level < level:
+		low = min(low, c.m.levels[level].low)
+	case to.level == level:
+		low = min(low, to.pass)
+	}
+	c.ready.lanes[level].each(func(k *keyQueue) {
+		if t := k.first(); t != nil {
+			low = min(low, t.loc.pass)
+		}
+		if k.holed {
+			low = min(low, k.hole.pass)
+		}
+	})
+	return low
 }
 
 func (c *core) touch(seq uint64) {
@@ -318,6 +382,11 @@ func (c *core) wake() time.Duration {
 	if at := c.forwardWake(); at != math.MaxInt64 {
 		w = min(w, at-c.now)
 	}
+	if c.pollers.n > 0 || c.fwd.hasParent {
+		if at, ok := c.ready.limitedUntil(); ok {
+			w = min(w, max(at-c.now, minSleep))
+		}
+	}
 	return time.Duration(w)
 }
 
@@ -329,18 +398,15 @@ func (c *core) tick() {
 	if c.now >= c.nextSweep {
 		c.nextSweep = c.now + sweepEvery
 		c.startSweep()
+		c.sweepPasses()
 		c.history.prune(c.now)
 	}
 }
 
 // plan asks for the reads that keep the windows filled.
 func (c *core) plan() {
-	if !c.freshRead && c.readTo < c.durableTo && c.ready.bytes < c.limits.WindowBytes/2 && c.ready.len() < c.limits.WindowTasks/2 {
-		c.freshRead = true
-		c.reads = append(c.reads, readFresh{from: c.readTo, to: c.durableTo,
-			tasks: c.limits.WindowTasks - c.ready.len(), bytes: c.limits.WindowBytes - c.ready.bytes})
-	}
-	if c.schedule.wantsRead() {
+	c.planFresh()
+	if c.schedule.wantsRead(c.inFlight+len(c.pending) == 0) {
 		c.schedule.reading = true
 		c.reads = append(c.reads, readSchedule{afterAt: c.schedule.horizonAt, afterSeq: c.schedule.horizonSeq, limit: c.limits.ScheduleWindow / 2})
 	}
@@ -348,52 +414,34 @@ func (c *core) plan() {
 
 // loading says whether ready tasks may be in the store that memory doesn't hold.
 func (c *core) loading() bool {
-	return c.freshRead || c.fetches > 0 || c.readTo < c.m.nextSeq || c.schedule.mayBeDue(c.wall)
+	return c.freshComing() || c.fetches > 0 || c.schedule.mayBeDue(c.wall) && c.roomForDue()
 }
 
-// readFresh asks for fresh tasks with sequence numbers in [from, to).
-type readFresh struct {
-	from, to     uint64
-	tasks, bytes int
-}
-
-// freshTasks answers readFresh: the tasks found, and how far was read.
-type freshTasks struct {
-	tasks []*task
-	to    uint64
-}
-
-func (c *core) gotFresh(r freshTasks) {
-	c.freshRead = false
-	for _, t := range r.tasks {
-		if _, gone := c.removed[t.seq]; gone || t.seq < c.readTo {
-			continue
-		}
-		t.readyAt = bodyAddedAt(t.body)
-		c.ready.pushFresh(t)
+// leaveSchedule keeps reads of the schedule from bringing back a row that batch b takes
+// out.
+func (c *core) leaveSchedule(at int64, seq uint64, b *batch) {
+	if c.unscheduled == nil {
+		c.unscheduled = map[scheduleKey]uint64{}
 	}
-	if r.to > c.readTo {
-		c.readTo = r.to
-	}
+	c.unscheduled[scheduleKey{at, seq}] = b.number
 }
 
-// forget keeps reads from bringing back a task that batch b removes from the store.
-func (c *core) forget(seq uint64, b *batch) {
-	if c.removed == nil {
-		c.removed = map[uint64]uint64{}
+// leaveBacklog keeps reads of fresh tasks from bringing back one that batch b takes out
+// of the backlog.
+func (c *core) leaveBacklog(seq uint64, b *batch) {
+	if c.left == nil {
+		c.left = map[uint64]uint64{}
 	}
-	c.removed[seq] = b.number
+	c.left[seq] = b.number
 }
 
 // forgotten drops what no read can see any more.
 func (c *core) forgotten() {
-	if len(c.removed) == 0 || c.freshRead || c.schedule.reading {
-		return
+	if len(c.unscheduled) > 0 && !c.schedule.reading {
+		maps.DeleteFunc(c.unscheduled, func(_ scheduleKey, number uint64) bool { return number <= c.durable })
 	}
-	for seq, number := range c.removed {
-		if number <= c.schedule.durableTo {
-			delete(c.removed, seq)
-		}
+	if len(c.left) > 0 && !c.win.reading {
+		maps.DeleteFunc(c.left, func(_, number uint64) bool { return number <= c.durable })
 	}
 }
 

@@ -89,11 +89,11 @@ func (c *core) addOne(it *addItem) {
 	b := c.open() // before anything changes: see serve
 	seq := c.m.nextSeq
 	c.m.nextSeq++
-	complete := c.readTo == seq // memory holds all fresh tasks
-	loc := location{level: defaultLevel}
+	level, key, weight := bodyShare(it.body)
+	loc := location{parked: true}
 	delayed := it.runAt > c.wall
-	if delayed {
-		loc = location{parked: true}
+	if !delayed {
+		loc = location{level: level, pass: c.assignPass(b, level, key, weight)}
 	}
 	if it.addedAt < c.m.lastAdded {
 		it.addedAt = c.m.lastAdded // the order in line is the order of sequence numbers
@@ -110,15 +110,8 @@ func (c *core) addOne(it *addItem) {
 		b.putSchedule(c.m.uid, u.at, seq, &u.scheduled)
 		c.m.counts.scheduled++
 		c.schedule.add(u)
-		if complete {
-			c.readTo = seq + 1
-		}
 		return
 	}
-	c.m.counts.fresh++
-	if !complete || c.ready.len() >= c.limits.WindowTasks || c.ready.bytes >= c.limits.WindowBytes {
-		return // left to the reader
-	}
-	c.readTo = seq + 1
-	c.ready.pushFresh(&task{seq: seq, loc: loc, readyAt: it.addedAt, body: it.body})
+	c.m.count(level, 1)
+	c.keepFresh(&task{seq: seq, loc: loc, readyAt: it.addedAt, body: it.body, batch: b.number})
 }

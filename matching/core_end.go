@@ -76,6 +76,18 @@ func (c *core) endLease(b *batch, l *heldLease) {
 	c.leases.remove(l)
 	b.deleteRow(spaceLeases, c.m.uid, l.seq)
 	c.m.counts.leased--
+	if !l.loc.parked && (c.win.reading || len(c.ready.holed) > 0 || !l.loc.place(l.seq).before(c.win.readTo)) {
+		c.leaveBacklog(l.seq, b)
+	}
+}
+
+// park moves the body of a task out of the backlog, where only fresh and leased ones
+// are.
+func (c *core) park(b *batch, l *heldLease) {
+	if !l.loc.parked {
+		b.parkBody(l.loc, c.m.uid, l.seq)
+		l.loc = location{parked: true}
+	}
 }
 
 func (c *core) complete(l *heldLease) {
@@ -106,12 +118,14 @@ func (c *core) fail(l *heldLease, it *endItem) {
 
 // bury makes a task dead.
 func (c *core) bury(b *batch, l *heldLease, text string) {
+	c.park(b, l)
 	b.putRow(spaceDead, c.m.uid, l.seq, &deadRow{attempt: l.attempt, loc: l.loc, deadAt: c.wall, lastError: text})
 	c.m.counts.dead++
 	c.stats.count(c.now, statDead, 1)
 }
 
 func (c *core) reschedule(b *batch, l *heldLease, attempts int32, at int64, text string) {
+	c.park(b, l)
 	u := &upcomingTask{at: at, seq: l.seq, batch: b.number, scheduled: scheduled{attempt: attempts, loc: l.loc, lastError: text}}
 	b.putSchedule(c.m.uid, at, l.seq, &u.scheduled)
 	c.m.counts.scheduled++

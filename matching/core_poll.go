@@ -169,7 +169,7 @@ func (c *core) serve(p *pollCall) {
 		// may not tell of what only the next batch makes durable.
 		c.open()
 		if x := bodyExpiresAt(t.body); x != 0 && x <= c.wall {
-			c.ready.pop(t)
+			c.ready.pop(t, false)
 			c.expire(t)
 			continue
 		}
@@ -177,7 +177,7 @@ func (c *core) serve(p *pollCall) {
 			return
 		}
 		bytes += len(t.body)
-		c.ready.pop(t)
+		c.ready.pop(t, true)
 		c.lease(t, p)
 	}
 }
@@ -216,11 +216,15 @@ func (c *core) lease(t *task, p *pollCall) {
 func (c *core) leaveReady(b *batch, t *task) {
 	c.touch(t.seq)
 	if t.dueAt != 0 {
+		if c.schedule.beyond(t.dueAt, t.seq) {
+			c.leaveSchedule(t.dueAt, t.seq, b)
+		}
 		b.deleteSchedule(c.m.uid, t.dueAt, t.seq)
 		c.m.counts.scheduled--
 		return
 	}
-	c.m.counts.fresh--
+	c.m.count(t.loc.level, -1)
+	c.lowAfter--
 }
 
 // expire drops a task whose time to live is over.

@@ -33,6 +33,7 @@ type storedTask struct {
 	id      taskID
 	addedAt int64
 	loc     location
+	key     string // fairness key of a fresh one
 	state   storedState
 	at      int64 // for scheduled tasks
 	changed bool  // result: it changed since; look again
@@ -64,14 +65,13 @@ func (c *core) remove(r *removeCall) {
 		b := c.open()
 		switch t.state {
 		case storedFresh:
-			if c.ready.remove(t.seq) == nil {
-				c.forget(t.seq, b)
-			}
-			c.m.counts.fresh--
+			c.ready.removeFresh(t.loc.place(t.seq), t.key)
+			c.leaveBacklog(t.seq, b)
+			c.m.count(t.loc.level, -1)
+			c.lowAfter--
 		case storedScheduled:
-			if !c.unschedule(t.at, t.seq) {
-				c.forget(t.seq, b)
-			}
+			c.unschedule(t.at, t.seq)
+			c.leaveSchedule(t.at, t.seq, b)
 			b.deleteSchedule(c.m.uid, t.at, t.seq)
 			c.m.counts.scheduled--
 		case storedLeased:
@@ -92,12 +92,14 @@ func (c *core) remove(r *removeCall) {
 }
 
 // unschedule takes a scheduled task out of wherever memory holds it, if it does.
-func (c *core) unschedule(at int64, seq uint64) bool {
+func (c *core) unschedule(at int64, seq uint64) {
 	if _, ok := c.fetching[seq]; ok {
 		delete(c.fetching, seq)
-		return true
+		return
 	}
-	return c.ready.remove(seq) != nil || c.schedule.remove(at, seq) != nil
+	if c.ready.removeDue(seq) == nil {
+		c.schedule.remove(at, seq)
+	}
 }
 
 // reviveCall makes dead tasks ready again, with all their attempts.

@@ -15,7 +15,7 @@ const fetchTasks = 512
 // to be read first.
 func (c *core) promote() {
 	var f fetchBodies
-	for c.ready.len()+len(c.fetching) < c.limits.WindowTasks && c.ready.bytes < c.limits.WindowBytes && c.fetches < 4 {
+	for c.roomForDue() && c.fetches < 4 {
 		u := c.schedule.popDue(c.wall)
 		if u == nil {
 			break
@@ -30,6 +30,12 @@ func (c *core) promote() {
 	if len(f.tasks) > 0 {
 		c.fetch(f)
 	}
+}
+
+// roomForDue says whether more tasks that came due may be taken into memory. They have
+// half as much room as fresh ones, besides theirs.
+func (c *core) roomForDue() bool {
+	return c.ready.dueCount()+len(c.fetching) < (c.limits.WindowTasks+1)/2 && c.ready.dueBytes < c.limits.WindowBytes/2
 }
 
 func (c *core) fetch(f fetchBodies) {
@@ -53,7 +59,17 @@ func (c *core) gotBodies(r fetchedBodies) {
 }
 
 func (c *core) gotSchedule(r scheduleRows) {
-	c.schedule.got(r, c.removed)
+	c.schedule.got(r, c.batches, func(k scheduleKey) bool {
+		if _, gone := c.unscheduled[k]; gone {
+			return true
+		}
+		if t := c.ready.due[k.seq]; t != nil && t.dueAt == k.at {
+			return true
+		}
+		u := c.fetching[k.seq]
+		return u != nil && u.at == k.at
+	})
+	c.forgotten()
 	waiting := c.describes
 	c.describes = nil
 	for _, d := range waiting {

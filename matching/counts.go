@@ -136,8 +136,17 @@ func (o *owner) partitionCounts() *v1.PartitionCounts { return o.counts.Load() }
 func (o *owner) learnCounts(c *v1.PartitionCounts) {
 	for {
 		old := o.counts.Load()
-		if c.GetVersion() != 0 && c.GetVersion() < old.GetVersion() || o.counts.CompareAndSwap(old, c) {
+		if c.GetVersion() != 0 && c.GetVersion() < old.GetVersion() {
+			return
+		}
+		if o.counts.CompareAndSwap(old, c) {
+			if c.GetRead() != old.GetRead() {
+				o.internal(countsChanged{})
+			}
 			return
 		}
 	}
 }
+
+// share is the partition's part of its queue's rate limits.
+func (o *owner) share() float64 { return 1 / float64(max(o.partitionCounts().GetRead(), 1)) }

@@ -13,7 +13,7 @@ import (
 // fill lays a backlog into a partition's store as adds over a time have left it.
 func (n *treeNode) fill(tasks int, from, to int64) {
 	key := storeKey(spaceMeta, []byte(n.id.Key()))
-	m := meta{uid: n.uid, nextSeq: 1, freshFrom: 1}
+	var m meta
 	if err := m.decode(n.store.rows[key]); err != nil {
 		n.fatalf("meta: %v", err)
 	}
@@ -23,13 +23,15 @@ func (n *treeNode) fill(tasks int, from, to int64) {
 		at := from + (to-from)*int64(i)/int64(tasks)
 		id := taskID{0: 1, 4: byte(n.id.Number), 12: byte(i >> 24), 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)}
 		body := body{id: id, addedAt: at, kind: "k"}
-		loc := location{level: defaultLevel}
+		loc := location{level: defaultLevel, pass: uint64(i+1) * unitPass}
 		b.putBody(loc, n.uid, m.nextSeq, body.append(nil))
 		b.putID(n.uid, id, &idRow{seq: m.nextSeq, addedAt: at, loc: loc})
 		m.nextSeq++
 		m.lastAdded = at
 	}
-	m.counts.fresh = int64(tasks)
+	m.count(defaultLevel, int64(tasks))
+	m.levels[defaultLevel].last = uint64(tasks) * unitPass
+	m.batch++
 	b.seal(&m)
 	n.apply(b)
 	n.load()

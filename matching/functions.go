@@ -51,7 +51,7 @@ func take(tx *storage.Tx, args []byte) ([]byte, error) {
 	if r.bad || version != writeVersion {
 		return nil, corrupt("take")
 	}
-	m := meta{uid: uid, nextSeq: 1, freshFrom: 1}
+	m := newMeta(uid)
 	old, ok, err := tx.Get(spaceMeta, key)
 	if err != nil {
 		return nil, err
@@ -62,6 +62,7 @@ func take(tx *storage.Tx, args []byte) ([]byte, error) {
 		}
 	}
 	m.rangeID++
+	m.batch = 0
 	row := m.append(nil)
 	return row, tx.Put(spaceMeta, hash, key, row)
 }
@@ -69,53 +70,63 @@ func take(tx *storage.Tx, args []byte) ([]byte, error) {
 var errMoved = reason.New(codes.Unavailable, reason.PartitionMoved, nil,
 	"the queue's partition was taken over by another owner: try again")
 
-// checkRange refuses whoever doesn't hold the newest range id.
-func checkRange(tx *storage.Tx, w *writeArgs) error {
+// errGap is what a write gets that would have to wait for one before it: the owner
+// starts again from what has been written.
+var errGap = reason.New(codes.Unavailable, reason.PartitionMoved, nil,
+	"a write of the queue's partition came without the one before it: try again")
+
+// checkRange refuses whoever doesn't hold the newest range id. It returns the number
+// of the last write under it.
+func checkRange(tx *storage.Tx, w *writeArgs) (batch uint64, err error) {
 	row, ok, err := tx.Get(spaceMeta, w.key)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if !ok {
-		return errMoved
+		return 0, errMoved
 	}
-	if uid, rangeID, ok := metaIdentity(row); !ok || uid != w.uid || rangeID != w.rangeID {
-		return errMoved
+	uid, rangeID, batch, ok := metaIdentity(row)
+	if !ok || uid != w.uid || rangeID != w.rangeID {
+		return 0, errMoved
 	}
-	return nil
+	return batch, nil
 }
 
-// write carries out a batch if its range id is the newest.
+// write carries out a batch if its range id is the newest and it follows the last one.
+// When the store changes its master, writes of one owner can arrive after others of
+// its were lost; and one can arrive twice.
 func write(tx *storage.Tx, args []byte) ([]byte, error) {
 	var w writeArgs
 	if err := w.decode(args); err != nil {
 		return nil, err
 	}
-	if err := checkRange(tx, &w); err != nil {
+	last, err := checkRange(tx, &w)
+	if err != nil {
 		return nil, err
+	}
+	if w.batch != 0 && w.batch != last+1 {
+		return nil, errGap
 	}
 	if err := tx.Put(spaceMeta, w.hash, w.key, w.meta); err != nil {
 		return nil, err
 	}
-	for len(w.ops) > 0 {
-		kind, space, key, value, err := w.next()
-		if err != nil {
-			return nil, err
-		}
-		switch kind {
-		case opPut:
-			err = tx.Put(space, w.hash, key, value)
-		case opDelete:
-			err = tx.Delete(space, key)
-		case opDeleteRange:
-			err = tx.DeleteRange(space, key, value)
-		default:
-			err = corrupt("operation")
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
+	return nil, w.carryOut(txRows{tx, w.hash})
+}
+
+// txRows is a transaction whose rows all have one hash.
+type txRows struct {
+	*storage.Tx
+	hash uint32
+}
+
+func (t txRows) put(space storage.Space, key, value []byte) error {
+	return t.Put(space, t.hash, key, value)
+}
+
+func (t txRows) delete(space storage.Space, key []byte) error { return t.Delete(space, key) }
+
+func (t txRows) deleteRange(space storage.Space, from, to []byte) error {
+	return t.DeleteRange(space, from, to)
 }
 
 // drop deletes a partition with all its rows if the range id is the newest. Its
@@ -125,7 +136,7 @@ func drop(tx *storage.Tx, args []byte) ([]byte, error) {
 	if err := w.decode(args); err != nil {
 		return nil, err
 	}
-	if err := checkRange(tx, &w); err != nil {
+	if _, err := checkRange(tx, &w); err != nil {
 		return nil, err
 	}
 	from := binary.BigEndian.AppendUint64(nil, w.uid)

@@ -147,8 +147,7 @@ func (e *Engine) load(o *owner, uid uint64, rng *rand.Rand, why loading) {
 }
 
 func (e *Engine) loadCore(ctx context.Context, o *owner, uid uint64, rng *rand.Rand, why loading) (*core, error) {
-	q, err := e.queueToLoad(ctx, o.id, why)
-	if err != nil {
+	if _, err := e.queueToLoad(ctx, o.id, why); err != nil {
 		return nil, err
 	}
 	row, err := e.router.Call(ctx, o.bucket, router.CallRW, fnTake, takeArgs(o.id.Hash(), uid, o.id.Key()))
@@ -157,7 +156,8 @@ func (e *Engine) loadCore(ctx context.Context, o *owner, uid uint64, rng *rand.R
 	}
 	// The queue may have been deleted just before the partition was taken; then
 	// nobody would ever delete the row that this has made.
-	if q, err = e.queueToLoad(ctx, o.id, min(why, loadDrop)); err != nil {
+	q, err := e.queueToLoad(ctx, o.id, min(why, loadDrop))
+	if err != nil {
 		return nil, err
 	}
 	var from loaded
@@ -247,6 +247,9 @@ func (l *loaded) read(v view) error {
 	if err != nil {
 		return err
 	}
+	if l.passes, err = readPasses(v, uid); err != nil {
+		return err
+	}
 	l.scheduleEmpty = true
 	return v.Scan(spaceSchedule, start[:8], end, false, func(_, _ []byte) bool {
 		l.scheduleEmpty = false
@@ -312,6 +315,7 @@ func (e *Engine) janitor() {
 			e.unloadIdle()
 			e.unloadForeign() // in case nobody told
 			e.lookAfterQueues()
+			e.refreshRows()
 		case <-e.changed:
 			settled.Reset(e.options.OwnershipDelay)
 		case <-settled.C:

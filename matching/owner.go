@@ -51,6 +51,7 @@ type owner struct {
 	backlog     atomic.Int64 // tasks that are ready
 	polledAt    atomic.Int64 // when a poll last came or went; steady clock
 	lookedAfter int64        // of the janitor only
+	refreshed   int64        // when the queue's row was last read; of the janitor only
 	hops        context.Context
 	endHops     context.CancelFunc
 	offers      context.Context // over when the partition is to be unloaded
@@ -73,7 +74,9 @@ type (
 	}
 	readFailed struct{ err error }
 	configure  struct{ settings settings }
-	stop       struct{}
+	// countsChanged says that the queue has another number of partitions.
+	countsChanged struct{}
+	stop          struct{}
 )
 
 // submit hands an event to the goroutine.
@@ -296,7 +299,9 @@ func (o *owner) handle(c *core, ev any, reading *int) {
 	case *describeCall:
 		c.describe(ev)
 	case configure:
-		c.queue = ev.settings
+		c.configure(ev.settings, c.ready.rates.share)
+	case countsChanged:
+		c.setShare(o.share())
 	case stop:
 		c.close()
 		o.endOffers()

@@ -230,7 +230,7 @@ func (e *Engine) PurgePartition(ctx context.Context, req *v1.PurgePartitionReque
 		if before == 0 {
 			before = m.nextSeq
 		}
-		return waitingTasks(v, o.uid, m.freshFrom, before, purgeChunk)
+		return waitingTasks(v, &m, before, purgeChunk)
 	}
 	dead := func(v *storage.View, o *owner) ([]storedTask, error) {
 		found, _, err := deadTasks(v, o.uid, 0, purgeChunk)

@@ -31,6 +31,8 @@ func answerRead(v view, uid uint64, request any) (any, error) {
 	switch r := request.(type) {
 	case readFresh:
 		return viewFresh(v, uid, r)
+	case readHoles:
+		return viewHoles(v, uid, r)
 	case readSchedule:
 		return viewSchedule(v, uid, r)
 	case fetchBodies:
@@ -54,27 +56,106 @@ func (a *arena) copy(b []byte) []byte {
 	return c
 }
 
-func viewFresh(v view, uid uint64, r readFresh) (freshTasks, error) {
-	from := appendBacklogKey(nil, uid, defaultLevel, r.from)
-	to := appendBacklogKey(nil, uid, defaultLevel, r.to)
-	out := freshTasks{to: r.to}
-	var mem arena
-	bytes := 0
-	err := v.Scan(spaceBacklog, from, to, false, func(key, value []byte) bool {
-		seq := lastSeq(key)
-		if len(out.tasks) >= r.tasks || len(out.tasks) > 0 && bytes+len(value) > r.bytes {
-			out.to = seq
-			return false
+// scanBacklog calls fn with the rows of the backlog from one place on, level by level,
+// each from its low mark on, until fn returns false. Rows from before there were places
+// come first in their level.
+func scanBacklog(v view, uid uint64, from place, lows *[maxLevel + 1]uint64, legacyFrom uint64, fn func(p place, body []byte) bool) error {
+	done := false
+	var bad error
+	scan := func(from, to []byte) error {
+		err := v.Scan(spaceBacklog, from, to, false, func(key, value []byte) bool {
+			p, ok := backlogPlace(key)
+			if !ok {
+				bad = corrupt("key in the backlog")
+				return false
+			}
+			if _, bad = bodyID(value); bad != nil {
+				return false
+			}
+			done = !fn(p, value)
+			return !done
+		})
+		if err == nil {
+			err = bad
 		}
-		bytes += len(value) + taskOverhead
-		out.tasks = append(out.tasks, &task{seq: seq, loc: location{level: defaultLevel}, body: mem.copy(value)})
-		return true
-	})
-	for _, t := range out.tasks {
-		if _, err := bodyID(t.body); err != nil {
-			return out, err
+		return err
+	}
+	for level := max(from.level, 1); level <= maxLevel && !done; level++ {
+		begin := place{level: level, pass: max(lows[level], 1)}
+		legacy := level == defaultLevel && legacyFrom > 0
+		seq := legacyFrom
+		if level == from.level {
+			if from.pass > 0 {
+				legacy = false
+			} else {
+				seq = max(seq, from.seq)
+			}
+			if begin.before(from) {
+				begin = from
+			}
+		}
+		if legacy {
+			err := scan(appendBacklogKey(nil, uid, level, 0, seq), append(binary.BigEndian.AppendUint64(nil, uid), level+1))
+			if err != nil || done {
+				return err
+			}
+		}
+		err := scan(appendBacklogKey(nil, uid, level, begin.pass, begin.seq), append(binary.BigEndian.AppendUint64(nil, uid), (level|placedFlag)+1))
+		if err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+func viewFresh(v view, uid uint64, r readFresh) (freshTasks, error) {
+	out := freshTasks{from: r.from, to: endPlace, epoch: r.epoch}
+	var mem arena
+	bytes := 0
+	err := scanBacklog(v, uid, r.from, &r.lows, r.legacyFrom, func(p place, body []byte) bool {
+		if len(out.tasks) >= r.tasks || len(out.tasks) > 0 && bytes+len(body) > r.bytes {
+			out.to = p
+			return false
+		}
+		bytes += len(body) + taskOverhead
+		out.tasks = append(out.tasks, &task{seq: p.seq, loc: location{level: p.level, pass: p.pass}, body: mem.copy(body)})
+		return true
+	})
+	return out, err
+}
+
+func viewHoles(v view, uid uint64, r readHoles) (freshTasks, error) {
+	out := freshTasks{from: r.from, to: endPlace, epoch: r.epoch, keys: r.keys, next: map[string]place{}}
+	var mem arena
+	bytes, rows, open := 0, 0, len(r.keys)
+	found := make(map[string]int, len(r.keys))
+	var lows [maxLevel + 1]uint64
+	err := scanBacklog(v, uid, r.from, &lows, 1, func(p place, body []byte) bool {
+		switch {
+		case !p.before(r.to):
+			return false
+		case rows >= r.rows || bytes >= r.bytes || open == 0:
+			out.to = p
+			return false
+		}
+		rows++
+		_, key, _ := bodyShare(body)
+		want, ok := r.keys[string(key)]
+		if !ok || p.before(want.from) {
+			return true
+		}
+		if found[string(key)] >= want.n {
+			if _, more := out.next[string(key)]; !more {
+				out.next[string(key)] = p
+				open--
+			}
+			return true
+		}
+		found[string(key)]++
+		bytes += len(body) + taskOverhead
+		out.tasks = append(out.tasks, &task{seq: p.seq, loc: location{level: p.level, pass: p.pass}, body: mem.copy(body)})
+		return true
+	})
 	return out, err
 }
 
@@ -190,7 +271,7 @@ func findTask(v view, uid uint64, id taskID) (f found, ok bool, err error) {
 		f.gone, f.ended = true, row.ending
 		return f, true, nil
 	}
-	value, ok, err = v.Get(row.loc.space(), row.loc.appendBodyKey(nil, uid, row.seq))
+	value, ok, err = getBody(v, uid, &f.loc, row.seq)
 	if err != nil {
 		return f, false, err
 	}
@@ -201,7 +282,34 @@ func findTask(v view, uid uint64, id taskID) (f found, ok bool, err error) {
 	if err := f.body.decode(bytes.Clone(value)); err != nil {
 		return f, false, err
 	}
+	f.key = f.body.fairKey
 	return f, true, f.findState(v, uid)
+}
+
+// getBody reads a task's body from where it was put, or else from where it is moved
+// to, and then says so in loc.
+func getBody(v view, uid uint64, loc *location, seq uint64) (body []byte, ok bool, err error) {
+	body, ok, err = v.Get(loc.space(), loc.appendBodyKey(nil, uid, seq))
+	if err != nil || ok || loc.parked {
+		return body, ok, err
+	}
+	moved := location{parked: true}
+	if body, ok, err = v.Get(moved.space(), moved.appendBodyKey(nil, uid, seq)); ok && err == nil {
+		*loc = moved
+	}
+	return body, ok, err
+}
+
+// idKnown says whether a repeated add of the task of an id row is to be taken as one.
+func idKnown(v view, uid uint64, row idRow, now int64) (bool, error) {
+	if now-row.addedAt < dedupWindow {
+		return true, nil
+	}
+	if row.ending != endingNone {
+		return false, nil
+	}
+	_, ok, err := getBody(v, uid, &row.loc, row.seq)
+	return ok, err
 }
 
 // findState looks at the row beside a task's body.
@@ -299,21 +407,30 @@ func (f *found) fillBody(v view, uid uint64) (bool, error) {
 	return true, nil
 }
 
-// waitingTasks reads tasks that wait: fresh ones from a sequence number on, then
-// scheduled ones, with sequence numbers below before. It returns at most limit.
-func waitingTasks(v view, uid, freshFrom, before uint64, limit int) ([]storedTask, error) {
+// waitingTasks reads tasks that wait: fresh ones, then scheduled ones, with sequence
+// numbers below before. It returns at most limit.
+func waitingTasks(v view, m *meta, before uint64, limit int) ([]storedTask, error) {
+	uid := m.uid
 	var out []storedTask
 	var bad error
-	from := appendBacklogKey(nil, uid, defaultLevel, freshFrom)
-	to := appendBacklogKey(nil, uid, defaultLevel, before)
-	err := v.Scan(spaceBacklog, from, to, false, func(key, value []byte) bool {
-		t := storedTask{seq: lastSeq(key), loc: location{level: defaultLevel}, state: storedFresh}
-		if t.id, bad = bodyID(value); bad != nil {
-			return false
+	var lows [maxLevel + 1]uint64
+	for i := range lows {
+		lows[i] = m.levels[i].low
+	}
+	err := scanBacklog(v, uid, place{}, &lows, m.legacyFrom, func(p place, body []byte) bool {
+		if p.seq >= before {
+			return true
 		}
-		t.addedAt = bodyAddedAt(value)
+		var leased bool
+		if _, leased, bad = v.Get(spaceLeases, appendSeqKey(nil, uid, p.seq)); bad != nil || leased {
+			return bad == nil
+		}
+		t := storedTask{seq: p.seq, loc: location{level: p.level, pass: p.pass}, state: storedFresh, addedAt: bodyAddedAt(body)}
+		t.id, bad = bodyID(body)
+		_, key, _ := bodyShare(body)
+		t.key = string(key)
 		out = append(out, t)
-		return len(out) < limit
+		return bad == nil && len(out) < limit
 	})
 	if err == nil {
 		err = bad

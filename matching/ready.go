@@ -1,156 +1,584 @@
 package matching
 
-import "container/heap"
+import (
+	"container/heap"
+	"math/bits"
+	"slices"
+)
 
 // task is a ready task in memory.
 type task struct {
 	seq uint64
 	loc location
-	// readyAt is its place in line.
+	// readyAt is its place in line among those of its key.
 	readyAt int64
 	// dueAt is the time under which it is in the schedule; 0 for a fresh task.
 	dueAt     int64
 	attempt   int32 // attempts so far
+	gone      bool  // removed while waiting
+	inc       uint32
 	lastError string
 	body      []byte
-	gone      bool // removed while waiting
+	batch     uint64 // the one that adds it; 0 if it was read
+	queue     *keyQueue
 }
 
-// readyQueue holds ready tasks in order of readyAt. Fresh tasks come in order
-// and wait in a ring; tasks that came due wait in a heap. Taking the next one
-// looks at the head of both.
-type readyQueue struct {
-	ring  []*task
-	head  int
-	count int
-	due   dueHeap
-	bytes int
-	live  int
-}
+func (t *task) place() place { return t.loc.place(t.seq) }
 
 // taskOverhead is about what a task costs in memory besides its body.
-const taskOverhead = 160
+const taskOverhead = 192
 
-func (q *readyQueue) len() int { return q.live }
+func (t *task) size() int { return len(t.body) + taskOverhead }
 
-func (q *readyQueue) pushFresh(t *task) {
-	if q.count == len(q.ring) {
-		grown := make([]*task, max(64, 2*len(q.ring)))
-		for i := range q.count {
-			grown[i] = q.ring[(q.head+i)%len(q.ring)]
-		}
-		q.ring, q.head = grown, 0
-	}
-	q.ring[(q.head+q.count)%len(q.ring)] = t
-	q.count++
-	q.bytes += len(t.body) + taskOverhead
-	q.live++
+// readyQueue holds ready tasks: for each priority the fairness keys that have some, in
+// order of virtual time, and for each key its tasks in order. Taking the next one
+// costs the logarithm of the number of keys.
+//
+// Fairness is self-clocked fair queueing (Golestani, 1994): each task has a finish
+// tag, its pass, that is one increment behind the later of its key's last one and the
+// virtual time; the smallest goes next, and the virtual time is the pass of the task
+// that went last.
+//
+// A key whose rate is used up is set aside until it has a token, so that nothing is
+// looked at twice while it waits.
+type readyQueue struct {
+	lanes   [maxLevel + 1]lane
+	busy    uint8 // levels with keys that are not set aside
+	blocked blockedHeap
+	rates   rates
+	limit   *bucket            // of the queue; nil for none
+	buckets map[string]*bucket // of keys, over all levels
+	due     map[uint64]*task
+	// holed are the keys of which some tasks are only in the store, and hungry those
+	// of them that could use more than are here.
+	holed, hungry map[*keyQueue]struct{}
+
+	now, since int64
+	fresh      int
+	bytes      int // of fresh tasks
+	dueBytes   int
+	last       place // no fresh task here stands behind it
+	keys       int   // key queues
+	pruneAt    int
 }
 
-func (q *readyQueue) pushDue(t *task) {
-	heap.Push(&q.due, t)
-	q.bytes += len(t.body) + taskOverhead
-	q.live++
+// lane is one priority.
+type lane struct {
+	base  uint64 // virtual time
+	plain *keyQueue
+	keys  map[string]*keyQueue
+	heap  laneHeap
+	due   int
 }
 
-// dueCount is how many of them came due; removed ones may still count.
+// keyQueue holds the tasks of one fairness key at one priority. Fresh ones are in a
+// ring in the order of their places; those that came due are in a heap. The next is
+// the one that has been ready longer.
+type keyQueue struct {
+	key    string
+	level  uint8
+	ring   []*task
+	head   int
+	count  int
+	due    dueHeap
+	fresh  int // live ones
+	served uint64
+	// In the lane's heap at pos, by next and nextSeq; or set aside at bpos, until then.
+	pos, bpos int
+	next      uint64
+	nextSeq   uint64
+	until     int64
+	weight    float64
+	bucket    *bucket
+	rated     uint64 // the rates that bucket goes by
+	// Fresh tasks of the key from hole on are not here though their places have
+	// been read.
+	holed bool
+	hole  place
+}
+
+func (q *readyQueue) init(now int64) {
+	q.now, q.since = now, now
+	q.due = map[uint64]*task{}
+	q.pruneAt = 1024
+	q.rates.version = 1
+}
+
+// len is how many tasks are here.
+func (q *readyQueue) len() int { return q.fresh + len(q.due) }
+
 func (q *readyQueue) dueCount() int { return len(q.due) }
 
-// trim drops removed tasks from both heads.
-func (q *readyQueue) trim() {
-	for q.count > 0 && q.ring[q.head].gone {
-		q.dropHead()
+// queueOf finds or makes the queue of a key.
+func (q *readyQueue) queueOf(level uint8, key []byte) *keyQueue {
+	l := &q.lanes[level]
+	if len(key) == 0 {
+		if l.plain == nil {
+			l.plain = &keyQueue{level: level, pos: -1, bpos: -1}
+			q.keys++
+		}
+		return l.plain
 	}
-	for len(q.due) > 0 && q.due[0].gone {
-		heap.Pop(&q.due)
+	k := l.keys[string(key)]
+	if k == nil {
+		if q.keys >= q.pruneAt {
+			q.prune()
+		}
+		if l.keys == nil {
+			l.keys = map[string]*keyQueue{}
+		}
+		k = &keyQueue{key: string(key), level: level, pos: -1, bpos: -1}
+		l.keys[k.key] = k
+		q.keys++
+	}
+	return k
+}
+
+// each runs fn for all key queues of a level.
+func (l *lane) each(fn func(*keyQueue)) {
+	if l.plain != nil {
+		fn(l.plain)
+	}
+	for _, k := range l.keys {
+		fn(k)
 	}
 }
 
-func (q *readyQueue) dropHead() {
-	q.ring[q.head] = nil
-	q.head = (q.head + 1) % len(q.ring)
-	q.count--
+// prune drops queues and buckets that hold nothing that matters.
+func (q *readyQueue) prune() {
+	for i := range q.lanes {
+		l := &q.lanes[i]
+		for key, k := range l.keys {
+			if k.pos < 0 && k.bpos < 0 && !k.holed && k.served <= l.base && (k.bucket == nil || k.bucket.full(q.now)) {
+				delete(l.keys, key)
+				q.keys--
+			}
+		}
+	}
+	for key, b := range q.buckets {
+		used := false
+		for i := range q.lanes {
+			l := &q.lanes[i]
+			used = used || l.keys[key] != nil || key == "" && l.plain != nil
+		}
+		if !used && b.full(q.now) {
+			delete(q.buckets, key)
+		}
+	}
+	q.pruneAt = max(1024, 2*q.keys)
 }
 
-// peek returns the next task, or nil.
-func (q *readyQueue) peek() *task {
-	q.trim()
+// pushFresh takes a fresh task.
+func (q *readyQueue) pushFresh(t *task) {
+	k := q.share(t)
+	k.insert(t)
+	k.fresh++
+	q.fresh++
+	q.bytes += t.size()
+	if k.holed {
+		q.hunger(k)
+	}
+	if p := t.place(); q.last.before(p) {
+		q.last = p
+	}
+	q.refresh(k)
+}
+
+// pushDue takes a task that came due.
+func (q *readyQueue) pushDue(t *task) {
+	k := q.share(t)
+	heap.Push(&k.due, t)
+	q.due[t.seq] = t
+	q.lanes[k.level].due++
+	q.dueBytes += t.size()
+	q.refresh(k)
+}
+
+// share finds out to what key a task belongs and what it costs.
+func (q *readyQueue) share(t *task) *keyQueue {
+	level, key, weight := bodyShare(t.body)
+	k := q.queueOf(level, key)
+	w := q.rates.weight(k.key, weight)
+	if w != k.weight {
+		k.weight, k.rated = w, 0
+	}
+	t.queue, t.inc = k, unitPass
+	if w != 1 {
+		t.inc = uint32(increment(w))
+	}
+	return k
+}
+
+// insert puts a fresh task in its place in the ring, nearly always the last.
+func (k *keyQueue) insert(t *task) {
+	if k.count == len(k.ring) {
+		grown := make([]*task, max(4, 2*len(k.ring)))
+		for i := range k.count {
+			grown[i] = k.at(i)
+		}
+		k.ring, k.head = grown, 0
+	}
+	i, p := k.count, t.place()
+	for k.count++; i > 0 && p.before(k.at(i-1).place()); i-- {
+		k.set(i, k.at(i-1))
+	}
+	k.set(i, t)
+}
+
+// at and set use that the ring's length is a power of two.
+func (k *keyQueue) at(i int) *task     { return k.ring[(k.head+i)&(len(k.ring)-1)] }
+func (k *keyQueue) set(i int, t *task) { k.ring[(k.head+i)&(len(k.ring)-1)] = t }
+
+func (k *keyQueue) dropFirst() {
+	k.ring[k.head] = nil
+	k.head = (k.head + 1) & (len(k.ring) - 1)
+	if k.count--; k.count == 0 && len(k.ring) > 64 {
+		k.ring, k.head = nil, 0
+	}
+}
+
+func (k *keyQueue) dropLast() {
+	k.count--
+	k.set(k.count, nil)
+}
+
+// first is the fresh task at the head of the ring, or nil.
+func (k *keyQueue) first() *task {
+	for k.count > 0 && k.at(0).gone {
+		k.dropFirst()
+	}
+	if k.count == 0 {
+		return nil
+	}
+	return k.at(0)
+}
+
+// peek is the key's next task, or nil.
+func (k *keyQueue) peek() *task {
+	f := k.first()
+	for len(k.due) > 0 && k.due[0].gone {
+		heap.Pop(&k.due)
+	}
 	switch {
-	case q.count == 0 && len(q.due) == 0:
-		return nil
-	case q.count == 0:
-		return q.due[0]
-	case len(q.due) == 0:
-		return q.ring[q.head]
+	case len(k.due) == 0:
+		return f
+	case f == nil || k.due[0].readyAt < f.readyAt:
+		return k.due[0]
 	}
-	if d := q.due[0]; d.readyAt < q.ring[q.head].readyAt {
-		return d
-	}
-	return q.ring[q.head]
+	return f
 }
 
-// pop removes t, which peek has returned just now.
-func (q *readyQueue) pop(t *task) {
+// refresh puts a key where its next task belongs.
+func (q *readyQueue) refresh(k *keyQueue) {
+	t := k.peek()
+	l := &q.lanes[k.level]
+	switch {
+	case t == nil:
+		if k.pos >= 0 {
+			heap.Remove(&l.heap, k.pos)
+			q.noteBusy(k.level)
+		}
+		if k.bpos >= 0 {
+			heap.Remove(&q.blocked, k.bpos)
+		}
+		return
+	case k.bpos >= 0:
+		return
+	case t.dueAt != 0:
+		k.next = max(k.served, l.base) + uint64(t.inc)
+	default:
+		k.next = max(t.loc.pass, k.served+uint64(t.inc))
+	}
+	k.nextSeq = t.seq
+	if k.pos >= 0 {
+		heap.Fix(&l.heap, k.pos)
+		return
+	}
+	heap.Push(&l.heap, k)
+	q.busy |= 1 << k.level
+}
+
+func (q *readyQueue) noteBusy(level uint8) {
+	if len(q.lanes[level].heap) == 0 {
+		q.busy &^= 1 << level
+	}
+}
+
+// peek returns the next task that may go, or nil.
+func (q *readyQueue) peek() *task {
+	if q.limit != nil {
+		if ok, _ := q.limit.ready(q.now); !ok {
+			return nil
+		}
+	}
+	for len(q.blocked) > 0 && q.blocked[0].until <= q.now {
+		q.unblock(q.blocked[0])
+	}
+	for q.busy != 0 {
+		level := uint8(bits.TrailingZeros8(q.busy))
+		k := q.lanes[level].heap[0]
+		if b := q.bucketOf(k); b != nil {
+			if ok, at := b.ready(q.now); !ok {
+				k.until = at
+				heap.Remove(&q.lanes[level].heap, k.pos)
+				q.noteBusy(level)
+				heap.Push(&q.blocked, k)
+				continue
+			}
+		}
+		return k.peek()
+	}
+	return nil
+}
+
+// unblock lets a key take part again, from the virtual time of now on: what it
+// could not use while it was set aside is not made up for.
+func (q *readyQueue) unblock(k *keyQueue) {
+	heap.Remove(&q.blocked, k.bpos)
+	k.served = max(k.served, q.lanes[k.level].base)
+	q.refresh(k)
+}
+
+// limitedUntil is when rates let out more than now; ok is false when they don't stand
+// in the way.
+func (q *readyQueue) limitedUntil() (at int64, ok bool) {
+	if q.len() == 0 {
+		return 0, false
+	}
+	if q.limit != nil {
+		if ready, at := q.limit.ready(q.now); !ready {
+			return at, true
+		}
+	}
+	if len(q.blocked) > 0 {
+		return q.blocked[0].until, true
+	}
+	return 0, false
+}
+
+// pop removes t, which peek has returned just now, and with served charges its key.
+func (q *readyQueue) pop(t *task, served bool) {
+	k := t.queue
+	if served {
+		l := &q.lanes[k.level]
+		l.base = max(l.base, k.next)
+		k.served = k.next
+		if q.limit != nil {
+			q.limit.take()
+		}
+		if k.bucket != nil {
+			k.bucket.take()
+		}
+	}
 	if t.dueAt != 0 {
-		heap.Pop(&q.due)
+		heap.Pop(&k.due)
+		q.leftDue(t)
 	} else {
-		q.dropHead()
+		k.dropFirst()
+		q.leftFresh(t)
 	}
-	q.bytes -= len(t.body) + taskOverhead
-	q.live--
+	q.refresh(k)
 }
 
-// remove takes the task with this sequence number out; nil if it isn't here.
-func (q *readyQueue) remove(seq uint64) *task {
-	t := q.find(seq)
-	if t == nil {
+func (q *readyQueue) leftDue(t *task) {
+	delete(q.due, t.seq)
+	q.lanes[t.queue.level].due--
+	q.dueBytes -= t.size()
+}
+
+func (q *readyQueue) leftFresh(t *task) {
+	t.queue.fresh--
+	q.fresh--
+	q.bytes -= t.size()
+	if t.queue.holed {
+		q.hunger(t.queue)
+	}
+}
+
+// setHole says that from a place on a key's tasks are only in the store.
+func (q *readyQueue) setHole(k *keyQueue, p place) {
+	if q.holed == nil {
+		q.holed, q.hungry = map[*keyQueue]struct{}{}, map[*keyQueue]struct{}{}
+	}
+	k.holed, k.hole = true, p
+	q.holed[k] = struct{}{}
+	q.hunger(k)
+}
+
+func (q *readyQueue) noHole(k *keyQueue) {
+	k.holed = false
+	delete(q.holed, k)
+	delete(q.hungry, k)
+}
+
+// hunger finds out whether a key with a hole could use more tasks.
+func (q *readyQueue) hunger(k *keyQueue) {
+	if k.fresh < (min(q.room(k), holeRoom)+1)/2 {
+		q.hungry[k] = struct{}{}
+	} else {
+		delete(q.hungry, k)
+	}
+}
+
+// removeFresh takes a fresh task out; nil if it isn't here.
+func (q *readyQueue) removeFresh(p place, key string) *task {
+	l := &q.lanes[p.level]
+	k := l.plain
+	if key != "" {
+		k = l.keys[key]
+	}
+	if k == nil {
 		return nil
 	}
-	t.gone = true
-	q.bytes -= len(t.body) + taskOverhead
-	q.live--
-	return t
-}
-
-func (q *readyQueue) find(seq uint64) *task {
-	// The ring is in order of sequence numbers.
-	lo, hi := 0, q.count
+	lo, hi := 0, k.count
 	for lo < hi {
-		mid := (lo + hi) / 2
-		if q.ring[(q.head+mid)%len(q.ring)].seq < seq {
+		if mid := (lo + hi) / 2; k.at(mid).place().before(p) {
 			lo = mid + 1
 		} else {
 			hi = mid
 		}
 	}
-	if lo < q.count {
-		if t := q.ring[(q.head+lo)%len(q.ring)]; t.seq == seq && !t.gone {
-			return t
-		}
+	if lo == k.count {
+		return nil
 	}
-	for _, t := range q.due {
-		if t.seq == seq && !t.gone {
-			return t
-		}
+	t := k.at(lo)
+	if t.seq != p.seq || t.gone {
+		return nil
 	}
-	return nil
+	t.gone = true
+	q.leftFresh(t)
+	q.refresh(k)
+	return t
 }
 
-// firstFresh is the lowest sequence number of a fresh task.
-func (q *readyQueue) firstFresh() (uint64, bool) {
-	q.trim()
-	if q.count == 0 {
-		return 0, false
+// removeDue takes a task that came due out; nil if it isn't here.
+func (q *readyQueue) removeDue(seq uint64) *task {
+	t := q.due[seq]
+	if t == nil {
+		return nil
 	}
-	return q.ring[q.head].seq, true
+	t.gone = true
+	q.leftDue(t)
+	q.refresh(t.queue)
+	return t
 }
 
-// oldest is the readyAt of the next task; 0 for none.
+// evict removes the fresh tasks at the end until at most so many of so many bytes are
+// left, and returns them.
+func (q *readyQueue) evict(tasks, bytes int) []*task {
+	all := make([]*task, 0, q.fresh)
+	for i := range q.lanes {
+		q.lanes[i].each(func(k *keyQueue) {
+			for n := range k.count {
+				if t := k.at(n); !t.gone {
+					all = append(all, t)
+				}
+			}
+		})
+	}
+	slices.SortFunc(all, func(a, b *task) int { return a.place().compare(b.place()) })
+	n := len(all)
+	for sum := q.bytes; n > 1 && (n > tasks || sum > bytes); n-- {
+		sum -= all[n-1].size()
+	}
+	for _, t := range slices.Backward(all[n:]) {
+		q.dropTail(t)
+	}
+	q.last = place{}
+	if n > 0 {
+		q.last = all[n-1].place()
+	}
+	return all[n:]
+}
+
+// dropTail removes a task that is the last one of its key.
+func (q *readyQueue) dropTail(t *task) {
+	k := t.queue
+	for k.at(k.count-1) != t { // gone ones
+		k.dropLast()
+	}
+	k.dropLast()
+	q.leftFresh(t)
+	q.refresh(k)
+}
+
+// lastOf is the last fresh task of a key, nil for none.
+func (k *keyQueue) lastOf() *task {
+	for k.count > 0 && k.at(k.count-1).gone {
+		k.dropLast()
+	}
+	if k.count == 0 {
+		return nil
+	}
+	return k.at(k.count - 1)
+}
+
+// oldest is the readyAt of the next task that may go; 0 for none.
 func (q *readyQueue) oldest() int64 {
 	if t := q.peek(); t != nil {
 		return t.readyAt
 	}
 	return 0
+}
+
+// waitingSince is the readyAt of the task of a level that has been here longest,
+// whether it may go or not; 0 for none.
+func (l *lane) waitingSince() (at int64) {
+	l.each(func(k *keyQueue) {
+		if t := k.peek(); t != nil && (at == 0 || t.readyAt < at) {
+			at = t.readyAt
+		}
+	})
+	return at
+}
+
+type laneHeap []*keyQueue
+
+func (h laneHeap) Len() int { return len(h) }
+func (h laneHeap) Less(i, j int) bool {
+	if h[i].next != h[j].next {
+		return h[i].next < h[j].next
+	}
+	return h[i].nextSeq < h[j].nextSeq
+}
+func (h laneHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].pos, h[j].pos = i, j
+}
+func (h *laneHeap) Push(x any) {
+	k := x.(*keyQueue)
+	k.pos = len(*h)
+	*h = append(*h, k)
+}
+func (h *laneHeap) Pop() any {
+	old := *h
+	k := old[len(old)-1]
+	k.pos = -1
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return k
+}
+
+type blockedHeap []*keyQueue
+
+func (h blockedHeap) Len() int           { return len(h) }
+func (h blockedHeap) Less(i, j int) bool { return h[i].until < h[j].until }
+func (h blockedHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].bpos, h[j].bpos = i, j
+}
+func (h *blockedHeap) Push(x any) {
+	k := x.(*keyQueue)
+	k.bpos = len(*h)
+	*h = append(*h, k)
+}
+func (h *blockedHeap) Pop() any {
+	old := *h
+	k := old[len(old)-1]
+	k.bpos = -1
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return k
 }
 
 type dueHeap []*task

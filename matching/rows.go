@@ -22,19 +22,28 @@ const (
 	spaceIDs      storage.Space = 0x17
 	spaceDead     storage.Space = 0x18
 	spaceEnded    storage.Space = 0x19
+	spacePasses   storage.Space = 0x1a
 )
 
 // partitionSpaces are the spaces whose keys start with a partition's uid.
 var partitionSpaces = []storage.Space{
-	spaceBacklog, spaceParked, spaceSchedule, spaceWhen, spaceLeases, spaceIDs, spaceDead, spaceEnded,
+	spaceBacklog, spaceParked, spaceSchedule, spaceWhen, spaceLeases, spaceIDs, spaceDead, spaceEnded, spacePasses,
 }
 
-// rowVersion is the version of all row formats here; it is the first byte of
-// every value that is more than a number.
-const rowVersion = 1
+// rowVersion is the version of most row formats here; it is the first byte of every
+// value that is more than a number. Rows of version 2 are like those of version 1
+// with what was added since: a place in the backlog for leases and ids; priority,
+// fairness key and weight for bodies.
+const (
+	rowVersion  = 1
+	rowVersion2 = 2
+)
 
-// defaultLevel is the backlog level of all tasks until priorities exist.
-const defaultLevel = 3
+// Priorities. Level 1 goes first.
+const (
+	maxLevel     = 5
+	defaultLevel = 3
+)
 
 var errCorruptRow = errors.New("matching: corrupt row")
 
@@ -43,13 +52,20 @@ func corrupt(what string) error { return fmt.Errorf("%w: %s", errCorruptRow, wha
 // taskID is a task's UUID.
 type taskID [16]byte
 
-// location says where a task's body is.
+// location says where a task's body is. While a task is fresh, and while it is in
+// its first worker's hands, that is its place in the backlog: priority, pass, sequence
+// number. A pass of 0 is that of a task from before there were places; it comes first.
 type location struct {
 	parked bool
 	level  uint8
+	pass   uint64
 }
 
-const parkedFlag = 0x80
+const (
+	parkedFlag = 0x80
+	// placedFlag tells the level in a key with a pass from one in a key without.
+	placedFlag = 0x10
+)
 
 func (l location) byte() byte {
 	if l.parked {
@@ -72,10 +88,26 @@ func appendSeqKey(b []byte, uid, seq uint64) []byte {
 	return binary.BigEndian.AppendUint64(b, seq)
 }
 
-func appendBacklogKey(b []byte, uid uint64, level uint8, seq uint64) []byte {
+func appendBacklogKey(b []byte, uid uint64, level uint8, pass, seq uint64) []byte {
 	b = binary.BigEndian.AppendUint64(b, uid)
-	b = append(b, level)
+	if pass == 0 {
+		b = append(b, level)
+	} else {
+		b = append(b, level|placedFlag)
+		b = binary.BigEndian.AppendUint64(b, pass)
+	}
 	return binary.BigEndian.AppendUint64(b, seq)
+}
+
+// backlogPlace reads a key of the backlog.
+func backlogPlace(key []byte) (p place, ok bool) {
+	switch {
+	case len(key) == 17 && key[8]&placedFlag == 0:
+		return place{level: key[8], seq: binary.BigEndian.Uint64(key[9:])}, true
+	case len(key) == 25 && key[8]&placedFlag != 0:
+		return place{level: key[8] &^ placedFlag, pass: binary.BigEndian.Uint64(key[9:]), seq: binary.BigEndian.Uint64(key[17:])}, true
+	}
+	return place{}, false
 }
 
 func appendScheduleKey(b []byte, uid uint64, at int64, seq uint64) []byte {
@@ -93,7 +125,7 @@ func (l location) appendBodyKey(b []byte, uid, seq uint64) []byte {
 	if l.parked {
 		return appendSeqKey(b, uid, seq)
 	}
-	return appendBacklogKey(b, uid, l.level, seq)
+	return appendBacklogKey(b, uid, l.level, l.pass, seq)
 }
 
 func (l location) space() storage.Space {
@@ -105,64 +137,6 @@ func (l location) space() storage.Space {
 
 func lastSeq(key []byte) uint64 { return binary.BigEndian.Uint64(key[len(key)-8:]) }
 
-// meta is the row that stands for a partition. The owner rewrites it with every
-// batch, so it is exact.
-type meta struct {
-	uid     uint64
-	rangeID uint64
-	nextSeq uint64
-	// freshFrom: every fresh task has a sequence number of at least this.
-	freshFrom uint64
-	counts    counts
-	// lastAdded keeps the time of adding from running backwards over a restart.
-	lastAdded int64
-}
-
-// counts are numbers of rows.
-type counts struct {
-	fresh     int64 // backlog or parked bodies without a row beside them
-	scheduled int64
-	leased    int64
-	dead      int64
-}
-
-func (m *meta) append(b []byte) []byte {
-	b = append(b, rowVersion)
-	b = binary.BigEndian.AppendUint64(b, m.uid)
-	b = binary.BigEndian.AppendUint64(b, m.rangeID)
-	b = binary.BigEndian.AppendUint64(b, m.nextSeq)
-	b = binary.BigEndian.AppendUint64(b, m.freshFrom)
-	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.fresh))
-	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.scheduled))
-	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.leased))
-	b = binary.BigEndian.AppendUint64(b, uint64(m.counts.dead))
-	return binary.BigEndian.AppendUint64(b, uint64(m.lastAdded))
-}
-
-const metaSize = 1 + 4*8 + 5*8
-
-func (m *meta) decode(b []byte) error {
-	if len(b) != metaSize {
-		return corrupt("partition meta")
-	}
-	if b[0] != rowVersion {
-		return fmt.Errorf("matching: partition meta has version %d, this program knows %d: upgrade it", b[0], rowVersion)
-	}
-	u := func(i int) uint64 { return binary.BigEndian.Uint64(b[i:]) }
-	m.uid, m.rangeID, m.nextSeq, m.freshFrom = u(1), u(9), u(17), u(25)
-	m.counts = counts{int64(u(33)), int64(u(41)), int64(u(49)), int64(u(57))}
-	m.lastAdded = int64(u(65))
-	return nil
-}
-
-// metaIdentity reads only what fences: uid and range id.
-func metaIdentity(b []byte) (uid, rangeID uint64, ok bool) {
-	if len(b) != metaSize || b[0] != rowVersion {
-		return 0, 0, false
-	}
-	return binary.BigEndian.Uint64(b[1:]), binary.BigEndian.Uint64(b[9:]), true
-}
-
 // body is a task as it is stored; written once.
 type body struct {
 	id          taskID
@@ -171,6 +145,9 @@ type body struct {
 	expiresAt   int64 // 0: never
 	maxAttempts int32 // 0: the queue's
 	leaseTime   int64 // 0: the queue's
+	level       uint8 // 0: the default
+	weight      float32
+	fairKey     string
 	retry       *retryPolicy
 	kind        string
 	headers     []header
@@ -209,7 +186,11 @@ func (t *body) append(b []byte) []byte {
 	set(bodyLeaseTime, t.leaseTime != 0)
 	set(bodyRetry, t.retry != nil)
 	set(bodyHeaders, len(t.headers) > 0)
-	b = append(b, rowVersion, flags)
+	version := byte(rowVersion)
+	if t.level != 0 || t.fairKey != "" || t.weight != 0 {
+		version = rowVersion2
+	}
+	b = append(b, version, flags)
 	b = append(b, t.id[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(t.addedAt))
 	if t.expiresAt != 0 {
@@ -217,6 +198,12 @@ func (t *body) append(b []byte) []byte {
 	}
 	if t.runAt != 0 {
 		b = binary.BigEndian.AppendUint64(b, uint64(t.runAt))
+	}
+	if version == rowVersion2 {
+		b = append(b, t.level)
+		b = binary.BigEndian.AppendUint32(b, math.Float32bits(t.weight))
+		b = append(b, byte(len(t.fairKey)))
+		b = append(b, t.fairKey...)
 	}
 	if t.maxAttempts != 0 {
 		b = binary.AppendUvarint(b, uint64(t.maxAttempts))
@@ -244,11 +231,36 @@ func (t *body) append(b []byte) []byte {
 // bodyID and bodyExpiresAt read one field of a stored body.
 
 func bodyID(b []byte) (id taskID, err error) {
-	if len(b) < 26 || b[0] != rowVersion {
+	if len(b) < 26 || b[0] != rowVersion && b[0] != rowVersion2 {
 		return id, corrupt("task body")
 	}
 	copy(id[:], b[2:18])
 	return id, nil
+}
+
+// bodyShare reads a stored body's priority, fairness key and weight. key aliases b.
+func bodyShare(b []byte) (level uint8, key []byte, weight float32) {
+	if b[0] != rowVersion2 {
+		return defaultLevel, nil, 1
+	}
+	at := 26
+	if b[1]&bodyExpires != 0 {
+		at += 8
+	}
+	if b[1]&bodyRunAt != 0 {
+		at += 8
+	}
+	if len(b) < at+6 || len(b) < at+6+int(b[at+5]) {
+		return defaultLevel, nil, 1
+	}
+	level, weight = b[at], math.Float32frombits(binary.BigEndian.Uint32(b[at+1:]))
+	if level == 0 || level > maxLevel {
+		level = defaultLevel
+	}
+	if !(weight > 0) {
+		weight = 1
+	}
+	return level, b[at+6 : at+6+int(b[at+5])], weight
 }
 
 func bodyAddedAt(b []byte) int64 { return int64(binary.BigEndian.Uint64(b[18:])) }
@@ -265,7 +277,7 @@ func bodyExpiresAt(b []byte) int64 {
 // decode fills t; payload aliases b.
 func (t *body) decode(b []byte) error {
 	*t = body{}
-	if len(b) < 2 || b[0] != rowVersion {
+	if len(b) < 2 || b[0] != rowVersion && b[0] != rowVersion2 {
 		return corrupt("task body")
 	}
 	flags := b[1]
@@ -277,6 +289,11 @@ func (t *body) decode(b []byte) error {
 	}
 	if flags&bodyRunAt != 0 {
 		t.runAt = int64(r.u64())
+	}
+	if b[0] == rowVersion2 {
+		t.level = r.byte()
+		t.weight = math.Float32frombits(r.u32())
+		t.fairKey = string(r.bytes(int(r.byte())))
 	}
 	if flags&bodyMaxAttempts != 0 {
 		t.maxAttempts = int32(r.uvarint())
@@ -354,7 +371,12 @@ func (p *attemptPolicy) read(r *reader) {
 }
 
 func (l *lease) append(b []byte) []byte {
-	b = append(b, rowVersion, l.loc.byte())
+	if l.loc.pass == 0 {
+		b = append(b, rowVersion, l.loc.byte())
+	} else {
+		b = append(b, rowVersion2, l.loc.byte())
+		b = binary.AppendUvarint(b, l.loc.pass)
+	}
 	b = append(b, l.id[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(l.addedAt))
 	b = binary.BigEndian.AppendUint64(b, uint64(l.deadline))
@@ -370,10 +392,14 @@ func (l *lease) append(b []byte) []byte {
 func (l *lease) decode(b []byte) error {
 	*l = lease{}
 	r := reader{b: b}
-	if r.byte() != rowVersion {
+	version := r.byte()
+	if version != rowVersion && version != rowVersion2 {
 		return corrupt("lease")
 	}
 	l.loc = locationOf(r.byte())
+	if version == rowVersion2 {
+		l.loc.pass = r.uvarint()
+	}
 	copy(l.id[:], r.bytes(16))
 	l.addedAt = int64(r.u64())
 	l.deadline = int64(r.u64())
@@ -466,19 +492,34 @@ type idRow struct {
 const idRowSize = 1 + 8 + 8 + 1 + 1
 
 func (i *idRow) append(b []byte) []byte {
-	b = append(b, rowVersion)
+	version := byte(rowVersion)
+	if i.loc.pass != 0 {
+		version = rowVersion2
+	}
+	b = append(b, version)
 	b = binary.BigEndian.AppendUint64(b, i.seq)
 	b = binary.BigEndian.AppendUint64(b, uint64(i.addedAt))
-	return append(b, i.loc.byte(), byte(i.ending))
+	b = append(b, i.loc.byte(), byte(i.ending))
+	if version == rowVersion2 {
+		b = binary.BigEndian.AppendUint64(b, i.loc.pass)
+	}
+	return b
 }
 
 func (i *idRow) decode(b []byte) error {
-	if len(b) != idRowSize || b[0] != rowVersion {
+	switch {
+	case len(b) == idRowSize && b[0] == rowVersion:
+		i.loc.pass = 0
+	case len(b) == idRowSize+8 && b[0] == rowVersion2:
+		i.loc.pass = binary.BigEndian.Uint64(b[idRowSize:])
+	default:
 		return corrupt("task id")
 	}
 	i.seq = binary.BigEndian.Uint64(b[1:])
 	i.addedAt = int64(binary.BigEndian.Uint64(b[9:]))
+	pass := i.loc.pass
 	i.loc = locationOf(b[17])
+	i.loc.pass = pass
 	i.ending = ending(b[18])
 	return nil
 }
@@ -534,6 +575,16 @@ func (r *reader) u16() uint16 {
 
 func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.b)
+	if r.bad || n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.b)
 	if r.bad || n <= 0 {
 		r.bad = true
 		return 0

@@ -2,6 +2,7 @@ package matching
 
 import (
 	"bytes"
+	"cmp"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ func TestRows_come_back_as_they_were_written(t *testing.T) {
 	for _, change := range []func(*body){
 		func(*body) {}, func(b *body) { b.runAt = 0 }, func(b *body) { b.expiresAt = 0 }, func(b *body) { b.headers = nil },
 		func(b *body) { b.retry, b.maxAttempts, b.leaseTime = nil, 0, 0 }, func(b *body) { b.payload = []byte{} },
+		func(b *body) { b.level, b.weight, b.fairKey = 5, 0.5, "tenant" }, func(b *body) { b.fairKey, b.runAt = "x", 0 },
 	} {
 		want, got := b, body{}
 		change(&want)
@@ -28,9 +30,13 @@ func TestRows_come_back_as_they_were_written(t *testing.T) {
 		id, err := bodyID(row)
 		require.NoError(t, err)
 		require.Equal(t, want.id, id)
+		level, key, weight := bodyShare(row)
+		require.Equal(t, cmp.Or(want.level, defaultLevel), level)
+		require.Equal(t, want.fairKey, string(key))
+		require.Equal(t, cmp.Or(want.weight, 1), weight)
 	}
 
-	l := lease{attempt: 3, deadline: 4, duration: 5, readyAt: 6, nonce: 7, id: taskID{9}, addedAt: 8, loc: location{level: 3},
+	l := lease{attempt: 3, deadline: 4, duration: 5, readyAt: 6, nonce: 7, id: taskID{9}, addedAt: 8, loc: location{level: 3, pass: 12},
 		identity: "w", lastError: "e", policy: attemptPolicy{2, &retryPolicy{1, 2, 3, 4}}}
 	var l2 lease
 	require.NoError(t, l2.decode(l.append(nil)))
@@ -46,12 +52,14 @@ func TestRows_come_back_as_they_were_written(t *testing.T) {
 	require.NoError(t, d2.decode(d.append(nil)))
 	require.Equal(t, d, d2)
 
-	i := idRow{seq: 4, addedAt: 5, loc: location{level: 3}, ending: endingExpired}
+	i := idRow{seq: 4, addedAt: 5, loc: location{level: 3, pass: 99}, ending: endingExpired}
 	var i2 idRow
 	require.NoError(t, i2.decode(i.append(nil)))
 	require.Equal(t, i, i2)
 
-	m := meta{1, 2, 3, 4, counts{5, 6, 7, 8}, 9}
+	m := meta{uid: 1, rangeID: 2, batch: 3, nextSeq: 4, lastAdded: -5, counts: counts{11, 6, 7, 8}, legacyFrom: 9}
+	m.levels[1] = levelMeta{10, 11, 12, 13}
+	m.levels[5] = levelMeta{1, 0, 0, 0}
 	var m2 meta
 	require.NoError(t, m2.decode(m.append(nil)))
 	require.Equal(t, m, m2)
@@ -65,7 +73,7 @@ func TestRows_come_back_as_they_were_written(t *testing.T) {
 func TestRow_of_a_newer_version_is_refused(t *testing.T) {
 	var m meta
 	row := m.append(nil)
-	row[0] = rowVersion + 1
+	row[0] = metaVersion + 1
 	require.ErrorContains(t, m.decode(row), "upgrade")
 }
 

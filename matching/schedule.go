@@ -29,6 +29,15 @@ type scheduleIndex struct {
 	// miss because their batch was not durable when it began.
 	late      []*upcomingTask
 	durableTo uint64
+	// After the horizon went back a read waits for the batch readAfter, so that it
+	// does not find what was taken out before.
+	readAfter uint64
+}
+
+// scheduleKey names a row of the schedule.
+type scheduleKey struct {
+	at  int64
+	seq uint64
 }
 
 func (s *scheduleIndex) beyond(at int64, seq uint64) bool {
@@ -45,7 +54,7 @@ func (s *scheduleIndex) add(u *upcomingTask) {
 		return
 	}
 	s.push(u)
-	s.shrink()
+	s.shrink(u.batch)
 }
 
 func (s *scheduleIndex) push(u *upcomingTask) {
@@ -54,8 +63,8 @@ func (s *scheduleIndex) push(u *upcomingTask) {
 }
 
 // shrink leaves the later half to the store when there is too much. Not during a
-// read, which goes on from the horizon as it was.
-func (s *scheduleIndex) shrink() {
+// read, which goes on from the horizon as it was. batch is the newest one.
+func (s *scheduleIndex) shrink(batch uint64) {
 	if s.live <= 2*s.limit || s.reading {
 		return
 	}
@@ -69,6 +78,7 @@ func (s *scheduleIndex) shrink() {
 	slices.SortFunc(kept, compareUpcoming)
 	last := kept[s.limit-1]
 	s.whole, s.horizonAt, s.horizonSeq = false, last.at, last.seq
+	s.readAfter = batch
 	for _, u := range kept[s.limit:] {
 		if u.batch > s.durableTo {
 			s.late = append(s.late, u)
@@ -88,8 +98,9 @@ func (s *scheduleIndex) durable(number uint64) {
 	}
 }
 
-func (s *scheduleIndex) wantsRead() bool {
-	return !s.whole && !s.reading && s.live < s.limit/2
+// wantsRead says whether to read on; idle says that all batches are durable.
+func (s *scheduleIndex) wantsRead(idle bool) bool {
+	return !s.whole && !s.reading && s.live < s.limit/2 && (idle || s.readAfter <= s.durableTo)
 }
 
 // mayBeDue says whether there may be a row that is due.
@@ -113,8 +124,9 @@ type scheduleRows struct {
 	whole bool
 }
 
-// got takes what a read found, less what was removed meanwhile.
-func (s *scheduleIndex) got(r scheduleRows, removed map[uint64]uint64) {
+// got takes what a read found, less what is not to come from there. batch is the
+// newest one.
+func (s *scheduleIndex) got(r scheduleRows, batch uint64, skip func(scheduleKey) bool) {
 	s.reading = false
 	seen := make(map[uint64]struct{}, len(r.rows))
 	for _, u := range r.rows {
@@ -127,7 +139,7 @@ func (s *scheduleIndex) got(r scheduleRows, removed map[uint64]uint64) {
 	late := s.late
 	s.late = nil
 	for _, u := range r.rows {
-		if _, gone := removed[u.seq]; !gone {
+		if !skip(scheduleKey{u.at, u.seq}) {
 			s.push(u)
 		}
 	}
@@ -146,7 +158,7 @@ func (s *scheduleIndex) got(r scheduleRows, removed map[uint64]uint64) {
 		}
 		s.push(u)
 	}
-	s.shrink()
+	s.shrink(batch)
 }
 
 // first is the earliest time in memory.

@@ -13,6 +13,7 @@ type settings struct {
 	retry       retryPolicy
 	timeToLive  time.Duration // 0: for ever
 	paused      bool
+	fairness
 }
 
 // What holds when neither the task nor its queue says otherwise.

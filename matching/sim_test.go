@@ -37,6 +37,7 @@ type sim struct {
 	core  *core
 	id    PartitionID
 	limit Limits
+	fairness
 
 	flying []*batch // submitted, not applied
 	reads  []any    // read requests not carried out, or their answers
@@ -68,14 +69,16 @@ func (s *sim) load() {
 			s.fatalf("meta: %v", err)
 		}
 	} else {
-		from.meta = meta{uid: 7, nextSeq: 1, freshFrom: 1}
+		from.meta = newMeta(7)
 	}
 	from.meta.rangeID++
-	s.store.put(key, from.meta.append(nil))
+	from.meta.batch = 0
+	s.store.putRow(key, from.meta.append(nil))
 	if err := from.read(s.store); err != nil {
 		s.fatalf("load: %v", err)
 	}
 	q := settings{leaseTime: 10 * time.Second, maxAttempts: 3, retry: retryPolicy{time.Second, 20 * time.Second, 2, 0.25}}
+	q.fairness = s.fairness
 	s.core = newCore(s.now, s.wall(), s.id, q, s.limit, rand.New(rand.NewPCG(s.rng.Uint64(), 1)), from)
 }
 
@@ -219,11 +222,12 @@ func (s *sim) checkStore() {
 	bodies := n[spaceBacklog] + n[spaceParked]
 	want := counts{fresh: bodies - n[spaceLeases] - n[spaceSchedule] - n[spaceDead], scheduled: n[spaceSchedule], leased: n[spaceLeases], dead: n[spaceDead]}
 	if m.counts != want {
-		s.fatalf("counts are %+v, the rows say %+v", m.counts, want)
+		s.fatalf("counts are %+v, the rows say %+v; core %+v", m.counts, want, s.core.m.counts)
 	}
 	if n[spaceWhen] != n[spaceSchedule] {
 		s.fatalf("%d rows in when, %d in schedule", n[spaceWhen], n[spaceSchedule])
 	}
+	s.checkWindow()
 	for id, st := range s.tasks {
 		f, ok, err := findTask(s.store, 7, id)
 		if err != nil {
@@ -237,6 +241,67 @@ func (s *sim) checkStore() {
 			s.fatalf("task %v was completed and is still there", id)
 		}
 	}
+}
+
+// checkWindow compares, at rest, the fresh tasks in memory with those in the store.
+func (s *sim) checkWindow() {
+	s.t.Helper()
+	c := s.core
+	here := map[uint64]place{}
+	for i := range c.ready.lanes {
+		c.ready.lanes[i].each(func(k *keyQueue) {
+			for n := range k.count {
+				if t := k.at(n); !t.gone {
+					here[t.seq] = t.place()
+				}
+			}
+		})
+	}
+	if len(here) != c.ready.fresh {
+		s.fatalf("%d fresh tasks are in memory, %d are counted", len(here), c.ready.fresh)
+	}
+	var lows [maxLevel + 1]uint64
+	err := scanBacklog(s.store, 7, place{}, &lows, 1, func(p place, body []byte) bool {
+		if c.leases.bySeq[p.seq] != nil {
+			return true
+		}
+		if p.pass < c.m.levels[p.level].low {
+			s.fatalf("a fresh task is at %+v, before the low mark %d", p, c.m.levels[p.level].low)
+		}
+		level, key, _ := bodyShare(body)
+		k := c.ready.queueOf(level, key)
+		_, inMemory := here[p.seq]
+		if wanted := p.before(c.win.readTo) && !(k.holed && !p.before(k.hole)); wanted != inMemory {
+			s.fatalf("the fresh task at %+v of key %q: in memory %v; read to %+v, hole %v %+v", p, key, inMemory, c.win.readTo, k.holed, k.hole)
+		}
+		delete(here, p.seq)
+		return true
+	})
+	if err != nil {
+		s.fatalf("scan: %v", err)
+	}
+	if len(here) > 0 {
+		s.fatalf("fresh tasks are in memory and not in the store: %v", here)
+	}
+}
+
+// reconfigure changes the limits of the queue and of its keys.
+func (s *sim) reconfigure() {
+	rate := func() *float64 { return ptr(float64(1+s.rng.IntN(8)) / 2) }
+	s.fairness = fairness{}
+	if s.rng.IntN(3) == 0 {
+		s.fairness.limit = rate()
+	}
+	if s.rng.IntN(2) == 0 {
+		s.fairness.keyLimit = rate()
+	}
+	if s.rng.IntN(2) == 0 {
+		s.fairness.keys = map[string]keySetting{"a": {weight: 3}, "b": {limit: rate()}}
+	}
+	q := s.core.queue
+	q.fairness = s.fairness
+	s.core.configure(q, 1)
+	s.step()
 }
 
 func (s *sim) count(space storage.Space) (n int64) {
@@ -257,7 +322,7 @@ func (s *sim) drain() {
 			break
 		}
 		if round > 3000 {
-			s.fatalf("it never drains: %+v, ready %d, readTo %d nextSeq %d durable %d fetching %d schedule %d whole %v horizon %d now %d", m, s.core.ready.len(), s.core.readTo, s.core.m.nextSeq, s.core.durableTo, len(s.core.fetching), s.core.schedule.live, s.core.schedule.whole, s.core.schedule.horizonAt, s.now)
+			s.fatalf("it never drains: %+v, ready %d, readTo %v nextSeq %d durable %d fetching %d schedule %d whole %v horizon %d now %d", m, s.core.ready.len(), s.core.win.readTo, s.core.m.nextSeq, s.core.durable, len(s.core.fetching), s.core.schedule.live, s.core.schedule.whole, s.core.schedule.horizonAt, s.now)
 		}
 		p := &pollCall{max: 10, identity: "drain", noWait: true}
 		p.init()
@@ -301,7 +366,7 @@ func (s *sim) drain() {
 		s.fatalf("%d ids are left of %d dead tasks", ids, s.core.m.counts.dead)
 	}
 	for k := range s.store.rows {
-		if sp := storage.Space(k[0]); sp == spaceLeases || sp == spaceSchedule || sp == spaceWhen || sp == spaceBacklog && s.core.m.counts.dead == 0 {
+		if sp := storage.Space(k[0]); sp == spaceLeases || sp == spaceSchedule || sp == spaceWhen || sp == spaceBacklog || sp == spacePasses && s.core.passes.n == 0 {
 			s.fatalf("a drained partition still has a row %q in space %x", k[1:], sp)
 		}
 	}
@@ -313,7 +378,7 @@ func runSim(t *testing.T, seed uint64, events int, crashes bool) {
 		t: t, rng: rand.New(rand.NewPCG(seed, 2)), now: int64(1_700_000_000) * 1e9,
 		store: &memStore{rows: map[string][]byte{}}, id: PartitionID{Namespace: "n", Queue: "q"},
 		tasks: map[taskID]*simTask{}, bySeq: map[uint64]taskID{},
-		limit: Limits{Leases: 12, WindowTasks: 6, WindowBytes: 4000, ScheduleWindow: 4, BatchBytes: 700, WritesInFlight: 3, RecentIDs: 16},
+		limit: Limits{Leases: 12, WindowTasks: 6, WindowBytes: 4000, ScheduleWindow: 4, BatchBytes: 700, WritesInFlight: 3, RecentIDs: 16, FairnessKeys: 8},
 	}
 	s.load()
 	for range events {
@@ -337,6 +402,8 @@ func runSim(t *testing.T, seed uint64, events int, crashes bool) {
 			s.quiesce() // so that no add is decided so much later
 			s.now += int64(s.rng.IntN(12)) * int64(time.Minute)
 			s.step()
+		case n == 98 && s.rng.IntN(3) == 0:
+			s.reconfigure()
 		case n == 99 && crashes && s.rng.IntN(4) == 0:
 			s.crash()
 		}

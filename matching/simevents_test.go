@@ -35,6 +35,10 @@ func (s *sim) add() {
 		}
 		it := addItem{id: st.id, addedAt: s.now}
 		b := body{id: st.id, addedAt: s.now, kind: "k", payload: make([]byte, s.rng.IntN(100))}
+		if s.rng.IntN(2) == 0 {
+			b.level, b.weight = uint8(s.rng.IntN(maxLevel+1)), float32(s.rng.IntN(4))
+			b.fairKey = []string{"", "a", "b", "c", string(rune('d' + s.rng.IntN(20)))}[s.rng.IntN(5)]
+		}
 		switch s.rng.IntN(8) {
 		case 0:
 			b.runAt = s.now + int64(s.rng.IntN(30))*int64(time.Second)
@@ -74,9 +78,7 @@ func (s *sim) add() {
 					if err := row.decode(v); err != nil {
 						s.fatalf("id row: %v", err)
 					}
-					if it.known = s.now-row.addedAt < dedupWindow; !it.known && row.ending == endingNone {
-						_, it.known, _ = s.store.Get(row.loc.space(), row.loc.appendBodyKey(nil, 7, row.seq))
-					}
+					it.known, _ = idKnown(s.store, 7, row, s.now)
 				}
 			case added:
 				if counted[i] {
@@ -258,7 +260,7 @@ func (s *sim) lookAndRemove() {
 				}
 			case what < 7: // purge a chunk
 				var err error
-				if tasks, err = waitingTasks(s.store, 7, s.storedMeta().freshFrom, 1<<60, 5); err != nil {
+				if tasks, err = waitingTasks(s.store, ptr(s.storedMeta()), 1<<60, 5); err != nil {
 					s.fatalf("waiting: %v", err)
 				}
 			default: // redrive
@@ -306,3 +308,5 @@ func (s *sim) lookAndRemove() {
 	})
 	s.step()
 }
+
+func ptr[T any](v T) *T { return &v }

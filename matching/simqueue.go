@@ -69,7 +69,8 @@ func NewSimQueue(o SimOptions) (*SimQueue, error) {
 	st.leaseTime = time.Hour
 	for i := range o.Partitions {
 		n := &simNode{q: q, id: PartitionID{Namespace: "sim", Queue: "queue", Number: int32(i)}, lent: map[*pollCall]*simLent{}}
-		m := meta{uid: uint64(i) + 1, rangeID: 1, nextSeq: 1, freshFrom: 1}
+		m := newMeta(uint64(i) + 1)
+		m.rangeID = 1
 		rng := rand.New(rand.NewPCG(o.Seed, uint64(i)))
 		n.core = newCore(o.Now(), o.Now(), n.id, st, Limits{}, rng, loaded{meta: m, scheduleEmpty: true})
 		n.core.fwd.init(n.core, n.id, o.Forwarding)

@@ -71,23 +71,27 @@ func (s *simStore) apply(args []byte) {
 	if err := w.decode(args); err != nil {
 		panic(err)
 	}
-	for len(w.ops) > 0 {
-		kind, space, key, value, err := w.next()
-		if err != nil {
-			panic(err)
-		}
-		r := s.space(space)
-		switch kind {
-		case opPut:
-			r.put(key, value)
-		case opDelete:
-			r.delete(string(key))
-		case opDeleteRange:
-			for _, k := range slices.Clone(r.keys) {
-				if string(key) <= k && k < string(value) {
-					r.delete(k)
-				}
-			}
+	if err := w.carryOut(s); err != nil {
+		panic(err)
+	}
+}
+
+func (s *simStore) put(space storage.Space, key, value []byte) error {
+	s.space(space).put(key, value)
+	return nil
+}
+
+func (s *simStore) delete(space storage.Space, key []byte) error {
+	s.space(space).delete(string(key))
+	return nil
+}
+
+func (s *simStore) deleteRange(space storage.Space, from, to []byte) error {
+	r := s.space(space)
+	for _, k := range slices.Clone(r.keys) {
+		if string(from) <= k && k < string(to) {
+			r.delete(k)
 		}
 	}
+	return nil
 }

@@ -2,6 +2,7 @@ package matching
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"sort"
 
@@ -16,8 +17,8 @@ type memStore struct {
 	news []string // keys that are not among them yet
 }
 
-// put, which tests also call for what nobody writes.
-func (s *memStore) put(key string, value []byte) {
+// putRow, which tests also call for what nobody writes.
+func (s *memStore) putRow(key string, value []byte) {
 	if _, ok := s.rows[key]; !ok {
 		s.news = append(s.news, key)
 	}
@@ -78,25 +79,30 @@ func (s *memStore) apply(args []byte) error {
 	if err := w.decode(args); err != nil {
 		return err
 	}
-	s.put(storeKey(spaceMeta, w.key), bytes.Clone(w.meta))
-	for len(w.ops) > 0 {
-		kind, space, key, value, err := w.next()
-		if err != nil {
-			return err
-		}
-		switch kind {
-		case opPut:
-			s.put(storeKey(space, key), bytes.Clone(value))
-		case opDelete:
-			delete(s.rows, storeKey(space, key))
-		case opDeleteRange:
-			lo, hi := storeKey(space, key), storeKey(space, value)
-			keys := s.sorted()
-			i, _ := slices.BinarySearch(keys, lo)
-			for ; i < len(keys) && keys[i] < hi; i++ {
-				delete(s.rows, keys[i])
-			}
-		}
+	_, _, last, ok := metaIdentity(s.rows[storeKey(spaceMeta, w.key)])
+	if !ok || w.batch != last+1 {
+		return fmt.Errorf("write %d came after write %d", w.batch, last)
+	}
+	s.putRow(storeKey(spaceMeta, w.key), bytes.Clone(w.meta))
+	return w.carryOut(s)
+}
+
+func (s *memStore) put(space storage.Space, key, value []byte) error {
+	s.putRow(storeKey(space, key), bytes.Clone(value))
+	return nil
+}
+
+func (s *memStore) delete(space storage.Space, key []byte) error {
+	delete(s.rows, storeKey(space, key))
+	return nil
+}
+
+func (s *memStore) deleteRange(space storage.Space, from, to []byte) error {
+	lo, hi := storeKey(space, from), storeKey(space, to)
+	keys := s.sorted()
+	i, _ := slices.BinarySearch(keys, lo)
+	for ; i < len(keys) && keys[i] < hi; i++ {
+		delete(s.rows, keys[i])
 	}
 	return nil
 }

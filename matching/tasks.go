@@ -150,13 +150,8 @@ func (e *Engine) lookUpIDs(ctx context.Context, o *owner, a *addCall) error {
 			if err := row.decode(value); err != nil {
 				return err
 			}
-			if now-row.addedAt < dedupWindow {
-				it.known = true
-			} else if row.ending == endingNone {
-				_, it.known, err = v.Get(row.loc.space(), row.loc.appendBodyKey(nil, o.uid, row.seq))
-				if err != nil {
-					return err
-				}
+			if it.known, err = idKnown(v, o.uid, row, now); err != nil {
+				return err
 			}
 		}
 		return nil

@@ -75,10 +75,11 @@ func (n *treeNode) load() {
 			n.fatalf("meta: %v", err)
 		}
 	} else {
-		from.meta = meta{uid: n.uid, nextSeq: 1, freshFrom: 1}
+		from.meta = newMeta(n.uid)
 	}
 	from.meta.rangeID++
-	n.store.put(key, from.meta.append(nil))
+	from.meta.batch = 0
+	n.store.putRow(key, from.meta.append(nil))
 	if err := from.read(n.store); err != nil {
 		n.fatalf("load: %v", err)
 	}

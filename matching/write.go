@@ -1,6 +1,7 @@
 package matching
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 
@@ -12,19 +13,23 @@ import (
 //
 // Wire form, the argument of the function matching.write:
 //
-//	version 1 | hash 4 | uid 8 | range id 8 | key length 2 | partition key | meta row | operations
+//	version 2 | hash 4 | uid 8 | range id 8 | batch 8 | operations length 4 | key length 2 |
+//	partition key | operations | meta row
 //
-// and an operation:
+// The batch number is one more than that of the write before it, from 1 on under each
+// range id. An operation is
 //
 //	kind 1 | space 1 | key length 2 | key | value length 4 | value
 //
-// where a range deletion has its end as value and a deletion has none.
+// where a range deletion has its end as value, a move its new space and key, and a
+// deletion has none. Version 1 had no batch number, no length of operations, and the
+// meta row before them.
 type batch struct {
 	args    []byte
 	ops     int
 	replies []replier
 	ended   []byte // ids and sequence numbers of tasks that ended; see core_sweep.go
-	metaAt  int    // where the meta row lies in args
+	opsAt   int    // where the operations begin in args
 	nextSeq uint64 // sequence numbers below it are durable with this batch
 	number  uint64
 }
@@ -32,32 +37,41 @@ type batch struct {
 // replier is a call that waits for its batch. It is told once.
 type replier interface{ reply(err error) }
 
-const writeVersion = 1
+const (
+	writeVersion  = 1 // of all arguments but those of matching.write
+	writeVersion2 = 2
+)
 
 const (
 	opPut byte = iota + 1
 	opDelete
 	opDeleteRange
+	opMove
+)
+
+const (
+	batchAt  = 1 + 4 + 8 + 8 // of the batch number in args
+	opsLenAt = batchAt + 8
 )
 
 // begin lays the head of a batch down.
 func (b *batch) begin(hash uint32, uid, rangeID uint64, key string) {
-	a := append(b.args[:0], writeVersion)
+	a := append(b.args[:0], writeVersion2)
 	a = binary.BigEndian.AppendUint32(a, hash)
 	a = binary.BigEndian.AppendUint64(a, uid)
 	a = binary.BigEndian.AppendUint64(a, rangeID)
+	a = append(a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) // see seal
 	a = binary.BigEndian.AppendUint16(a, uint16(len(key)))
 	a = append(a, key...)
-	b.metaAt = len(a)
-	for range metaSize {
-		a = append(a, 0)
-	}
+	b.opsAt = len(a)
 	b.args = a
 }
 
-// seal writes the partition's meta row into its place.
+// seal ends the operations and adds the partition's meta row.
 func (b *batch) seal(m *meta) {
-	m.append(b.args[b.metaAt:b.metaAt])
+	binary.BigEndian.PutUint64(b.args[batchAt:], m.batch)
+	binary.BigEndian.PutUint32(b.args[opsLenAt:], uint32(len(b.args)-b.opsAt))
+	b.args = m.append(b.args)
 	b.nextSeq = m.nextSeq
 }
 
@@ -96,6 +110,33 @@ func (b *batch) putBody(loc location, uid, seq uint64, body []byte) (stored []by
 func (b *batch) deleteBody(loc location, uid, seq uint64) {
 	k := b.op(opDelete, loc.space())
 	b.args = loc.appendBodyKey(b.args, uid, seq)
+	b.endKey(k)
+}
+
+// parkBody moves the body of a task that is not fresh any more out of the backlog.
+func (b *batch) parkBody(from location, uid, seq uint64) {
+	k := b.op(opMove, from.space())
+	b.args = from.appendBodyKey(b.args, uid, seq)
+	b.endKey(k)
+	v := b.beginValue()
+	b.args = append(b.args, byte(spaceParked))
+	b.args = appendSeqKey(b.args, uid, seq)
+	b.endValue(v)
+}
+
+func (b *batch) putPass(uid uint64, level uint8, key string, pass uint64) {
+	k := b.op(opPut, spacePasses)
+	b.args = appendPassKey(b.args, uid, level, key)
+	b.endKey(k)
+	v := b.beginValue()
+	b.args = append(b.args, rowVersion)
+	b.args = binary.AppendUvarint(b.args, pass)
+	b.endValue(v)
+}
+
+func (b *batch) deletePass(uid uint64, level uint8, key string) {
+	k := b.op(opDelete, spacePasses)
+	b.args = appendPassKey(b.args, uid, level, key)
 	b.endKey(k)
 }
 
@@ -151,25 +192,98 @@ func (b *batch) deleteSchedule(uid uint64, at int64, seq uint64) {
 
 // writeArgs is a decoded batch head; ops is what follows it.
 type writeArgs struct {
-	hash         uint32
-	uid, rangeID uint64
-	key, meta    []byte
-	ops          []byte
+	hash                uint32
+	uid, rangeID, batch uint64 // batch is 0 in version 1
+	key, meta           []byte
+	ops                 []byte
 }
 
 func (w *writeArgs) decode(args []byte) error {
 	r := reader{b: args}
-	if v := r.byte(); v != writeVersion {
-		return fmt.Errorf("matching: write has version %d, this program knows %d", v, writeVersion)
+	switch v := r.byte(); v {
+	case writeVersion:
+		w.hash, w.uid, w.rangeID = r.u32(), r.u64(), r.u64()
+		w.key = r.bytes(int(r.u16()))
+		w.meta = r.bytes(metaSize1)
+		w.ops = r.b
+	case writeVersion2:
+		w.hash, w.uid, w.rangeID, w.batch = r.u32(), r.u64(), r.u64(), r.u64()
+		n := int(r.u32())
+		w.key = r.bytes(int(r.u16()))
+		w.ops = r.bytes(n)
+		w.meta = r.b
+	default:
+		return fmt.Errorf("matching: write has version %d, this program knows %d", v, writeVersion2)
 	}
-	w.hash, w.uid, w.rangeID = r.u32(), r.u64(), r.u64()
-	w.key = r.bytes(int(r.u16()))
-	w.meta = r.bytes(metaSize)
-	w.ops = r.b
 	if r.bad {
 		return corrupt("write")
 	}
 	return nil
+}
+
+// rowWriter takes the rows of a write.
+type rowWriter interface {
+	Get(space storage.Space, key []byte) (value []byte, ok bool, err error)
+	put(space storage.Space, key, value []byte) error
+	delete(space storage.Space, key []byte) error
+	deleteRange(space storage.Space, from, to []byte) error
+}
+
+// carryOut does the operations of a write.
+func (w *writeArgs) carryOut(to rowWriter) error {
+	all := w.ops
+	for len(w.ops) > 0 {
+		before := len(all) - len(w.ops)
+		kind, space, key, value, err := w.next()
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case opPut:
+			err = to.put(space, key, value)
+		case opDelete:
+			err = to.delete(space, key)
+		case opDeleteRange:
+			err = to.deleteRange(space, key, value)
+		case opMove:
+			err = moveRow(to, all[:before], space, key, value)
+		default:
+			err = corrupt("operation")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveRow gives a row another key. The row may have been put by an operation before.
+func moveRow(to rowWriter, before []byte, space storage.Space, key, target []byte) error {
+	if len(target) == 0 {
+		return corrupt("operation")
+	}
+	row, ok, err := to.Get(space, key)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		for w := (writeArgs{ops: before}); len(w.ops) > 0; {
+			kind, s, k, v, err := w.next()
+			if err != nil {
+				return err
+			}
+			if kind == opPut && s == space && bytes.Equal(k, key) {
+				row, ok = v, true
+			}
+		}
+	}
+	if !ok {
+		return corrupt("row to move that is not there")
+	}
+	if err := to.put(storage.Space(target[0]), target[1:], bytes.Clone(row)); err != nil {
+		return err
+	}
+	return to.delete(space, key)
 }
 
 // next cuts one operation off.
