@@ -153,7 +153,6 @@ type inspection struct {
 	ReplicaSetInfo
 	whole  bool // its one member is in this process
 	ranges []*v1.BucketRange
-	wrong  []error // answers of members that are not of this cluster
 }
 
 // inspect asks a replica set's members.

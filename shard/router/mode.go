@@ -36,6 +36,3 @@ func (m Mode) valid() bool { return m >= CallRW && m <= CallMR }
 
 // masterFirst reports whether the master is asked before anybody else.
 func (m Mode) masterFirst() bool { return m == CallRW || m == CallRO || m == CallMR }
-
-// masterOnly reports whether nobody else is asked.
-func (m Mode) masterOnly() bool { return m == CallRW || m == CallMR }

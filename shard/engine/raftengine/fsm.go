@@ -216,7 +216,7 @@ func (f *fsm) Restore(snapshot io.ReadCloser) error {
 	if err := f.e.failure(); err != nil {
 		return err
 	}
-	var source io.ReadCloser = snapshot
+	source := snapshot
 	if w, ok := snapshot.(raft.ReadCloserWrapper); ok {
 		source = w.WrappedReadCloser()
 	}

@@ -90,7 +90,7 @@ type joiner struct {
 func (j *joiner) add(from string, msg *v1.AppendEntriesRequest) (*raft.AppendEntriesRequest, error) {
 	if j.req == nil {
 		j.req = &raft.AppendEntriesRequest{
-			RPCHeader: header(from), Term: msg.GetTerm(), Leader: []byte(from),
+			RPCHeader: header(from), Term: msg.GetTerm(),
 			PrevLogEntry: msg.GetPreviousIndex(), PrevLogTerm: msg.GetPreviousTerm(), LeaderCommitIndex: msg.GetCommitIndex(),
 		}
 		j.size = 0

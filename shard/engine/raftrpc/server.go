@@ -83,7 +83,7 @@ func (s *server) Heartbeat(ctx context.Context, req *v1.HeartbeatRequest) (*v1.H
 		return nil, err
 	}
 	from := req.GetSender().GetFrom()
-	cmd := &raft.AppendEntriesRequest{RPCHeader: header(from), Term: req.GetTerm(), Leader: []byte(from)}
+	cmd := &raft.AppendEntriesRequest{RPCHeader: header(from), Term: req.GetTerm()}
 	var answer any
 	if beat := s.t.beat.Load(); beat != nil && h.Keepalive(req.GetTerm()) {
 		// Beside Raft's own goroutine, which may be at the disk.
@@ -129,7 +129,7 @@ func (s *server) RequestVote(ctx context.Context, req *v1.RequestVoteRequest) (*
 		return &v1.RequestVoteResponse{Term: r.Term, Granted: r.Granted}, nil
 	}
 	a, err := s.ask(ctx, &raft.RequestVoteRequest{
-		RPCHeader: header(from), Term: req.GetTerm(), Candidate: []byte(from),
+		RPCHeader: header(from), Term: req.GetTerm(),
 		LastLogIndex: req.GetLastIndex(), LastLogTerm: req.GetLastTerm(), LeadershipTransfer: req.GetHandOver(),
 	}, nil)
 	if err != nil {

@@ -61,7 +61,6 @@ type callStream struct {
 	readers int
 	cancels map[uint64]context.CancelFunc // of the reads that run
 	closing bool                          // no more calls are taken
-	failed  error                         // why, when the client is at fault
 	workers sync.WaitGroup                // readers and the receiver
 }
 

@@ -180,7 +180,7 @@ func TestEncodeError_keepsWhatIsKnown(t *testing.T) {
 		t.Error("no error became one")
 	}
 	// However deep, it is bounded.
-	var deep error = errors.New(strings.Repeat("x", 1<<20))
+	deep := errors.New(strings.Repeat("x", 1<<20))
 	for range 100 {
 		deep = &shard.Error{Code: shard.StoreFailed, Err: deep}
 	}
