@@ -48,6 +48,10 @@ type Options struct {
 	Forwarding Forwarding
 	// Scaling sets the pace of managed partition counts.
 	Scaling Scaling
+	// RefreshTime is how often partitions read their queue's row again when there are
+	// other nodes: one of them may have changed it and not have reached everybody.
+	// Default 1 minute.
+	RefreshTime time.Duration
 	// IdleTime without use after which a partition leaves memory. Default 5 minutes.
 	IdleTime time.Duration
 	// MaxPartitions is the most partitions in memory. Default 100,000.
@@ -95,6 +99,9 @@ func New(o Options) (*Engine, error) {
 	}
 	if o.IdleTime <= 0 {
 		o.IdleTime = 5 * time.Minute
+	}
+	if o.RefreshTime <= 0 {
+		o.RefreshTime = time.Minute
 	}
 	if o.MaxPartitions <= 0 {
 		o.MaxPartitions = 100_000

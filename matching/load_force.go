@@ -140,6 +140,49 @@ func (e *Engine) ForceUnloadPartition(ctx context.Context, req *v1.ForceUnloadPa
 	return &v1.ForceUnloadPartitionResponse{WasLoaded: true}, nil
 }
 
+// refreshRows has partitions read their queue's row again, each queue's once for all
+// that are here.
+func (e *Engine) refreshRows() {
+	if e.options.Peers == nil {
+		return // whoever changes a row is here and tells everybody
+	}
+	now := e.steady()
+	due := map[queueName][]*owner{}
+	for _, o := range e.inMemory() {
+		select {
+		case <-o.loaded:
+		default:
+			continue
+		}
+		switch {
+		case o.loadErr != nil || now-o.refreshed < int64(e.options.RefreshTime):
+			continue
+		case o.refreshed != 0: // else it has been read just now, to load it
+			n := queueName{o.id.Namespace, o.id.Queue}
+			due[n] = append(due[n], o)
+		}
+		o.refreshed = now
+	}
+	if len(due) == 0 {
+		return
+	}
+	e.background(func(ctx context.Context) {
+		for n, owners := range due {
+			q, err := e.getQueue(ctx, n.namespace, n.queue)
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				e.log.Debug("a queue's row was not read again", "queue", n.queue, "err", err)
+				continue
+			}
+			for _, o := range owners {
+				o.configure(q)
+			}
+		}
+	})
+}
+
 // lookAfterQueues lets each root that is in use do what its queue needs: partitions
 // with work that went idle, since nobody called them, are kept or loaded again, and
 // partitions that are to go are dropped once they are empty.

@@ -115,6 +115,35 @@ func TestLoading_metrics_of_forwards_are_registered(t *testing.T) {
 	require.NoError(t, err)
 }
 
+func TestLoading_a_partition_that_was_not_told_of_a_change_finds_out_by_itself(t *testing.T) {
+	r, fs := newCluster(t, 2, func(id PartitionID) int { return int(id.Number) % 2 }, func(o *Options) {
+		o.RefreshTime, o.IdleTime = 20*time.Millisecond, 200*time.Millisecond
+	})
+	fs[0].makeQueue("q", 2)
+	fs[1].addTo("q", 1, spec("x"))
+	r.mu.Lock()
+	there := r.owner
+	r.owner = func(id PartitionID) int { return int(id.Number)%2 - int(id.Number)%2*2 } // node 1 cannot be reached
+	r.mu.Unlock()
+	_, err := fs[0].PauseQueue(fs[0].ctx, &v1.PauseQueueRequest{Namespace: "default", Queue: "q"})
+	require.NoError(t, err)
+	r.mu.Lock()
+	r.owner = there
+	r.mu.Unlock()
+	eventually(t, "the partition is paused", func() bool {
+		resp, err := fs[1].PartitionPollTasks(fs[1].ctx, &v1.PartitionPollTasksRequest{Header: &v1.PartitionHeader{Partition: 1}, Request: pollRequest("q", 1, 0)})
+		if err != nil {
+			return false
+		}
+		tasks := resp.GetResponse().GetTasks()
+		if len(tasks) > 0 {
+			_, err := fs[1].ReleaseTasks(fs[1].ctx, &v1.ReleaseTasksRequest{Namespace: "default", Queue: "q", LeaseTokens: [][]byte{tasks[0].GetLeaseToken()}})
+			require.NoError(t, err)
+		}
+		return len(tasks) == 0 && fs[1].present(PartitionID{Namespace: "default", Queue: "q", Number: 1}).settings.Load().paused
+	})
+}
+
 // ---- fencing ----------------------------------------------------------------
 
 func TestFencing_of_two_owners_the_older_learns_it_at_its_next_write_and_nothing_is_lost(t *testing.T) {
