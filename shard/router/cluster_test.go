@@ -46,6 +46,8 @@ type seat struct {
 	id string
 
 	master        atomic.Pointer[string] // nil when there is none
+	term          atomic.Uint64
+	watchers      sync.Map // of *func(engine.Leadership)
 	reads, writes atomic.Int64
 	views         atomic.Int64
 	// hold, if set, keeps reads and writes until the channel is closed.
@@ -57,10 +59,32 @@ func (s *seat) isMaster() bool { m := s.master.Load(); return m != nil && *m == 
 
 func (s *seat) Status() engine.Status {
 	st := s.Storage.Status()
+	st.Member, st.Master, st.Term = s.id, "", s.term.Load()
+	if m := s.master.Load(); m != nil {
+		st.Master = *m
+	}
 	if st.State == engine.Master && !s.isMaster() {
 		st.State = engine.Replica
 	}
 	return st
+}
+
+func (s *seat) WatchMaster(fn func(engine.Leadership)) (stop func()) {
+	w := &fn
+	s.watchers.Store(w, nil)
+	return func() { s.watchers.Delete(w) }
+}
+
+// lead makes somebody master.
+func (s *seat) lead(master *string, term uint64) {
+	s.master.Store(master)
+	s.term.Store(term)
+	s.watchers.Range(func(w, _ any) bool {
+		if fn, ok := w.(*func(engine.Leadership)); ok {
+			(*fn)(engine.Leadership{})
+		}
+		return true
+	})
 }
 
 func (s *seat) refuse(b shard.BucketID) error {
@@ -252,6 +276,7 @@ type group struct {
 	name  string
 	store *storage.Storage
 	nodes []*node
+	term  uint64
 }
 
 func (g *group) set() Set {
@@ -268,8 +293,9 @@ func (g *group) lead(master *node) {
 	if master != nil {
 		id = &master.id
 	}
+	g.term++
 	for _, n := range g.nodes {
-		n.master.Store(id)
+		n.lead(id, g.term)
 	}
 }
 

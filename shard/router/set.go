@@ -144,8 +144,8 @@ func (s *replicaSet) heard(m *member, resp *v1.DiscoverResponse) {
 			next, s.term = m, term
 		}
 	case master != "" && term > s.term:
-		if next = s.member(master); next != nil {
-			s.term = term
+		if known := s.member(master); known != nil {
+			next, s.term = known, term
 		}
 	case was == m && term >= s.term:
 		next = s.member(master) // nil when it knows none

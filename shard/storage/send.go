@@ -143,8 +143,9 @@ func (sd *send) run(ctx context.Context, buckets []shard.BucketID) error {
 		m.given.Chunks = 0
 		sd.moves = append(sd.moves, m)
 	}
-	s.moving.add(sd.moves)
-	defer s.moving.remove(sd.moves)
+	all := slices.Clone(sd.moves) // those that fail are taken out of sd.moves
+	s.moving.add(all)
+	defer s.moving.remove(all)
 	defer func() {
 		sd.views[0].close()
 		sd.views[1].close()

@@ -168,13 +168,23 @@ func wait(ctx context.Context, start func(done func([]byte, error))) ([]byte, er
 	}
 }
 
-// Read runs a read function on a view of this moment.
+// Read runs a read function on the master's rows: it sees every write that ended before.
+// NON_MASTER when this member is not the master.
 func (s *Storage) Read(ctx context.Context, bucket shard.BucketID, fn string, args []byte) (result []byte, err error) {
+	if err := s.checkMaster(ctx, bucket); err != nil {
+		return nil, err
+	}
+	return s.ReadAny(ctx, bucket, fn, args)
+}
+
+// ReadAny runs a read function on this member's rows of this moment, which are older than
+// the master's when it is not the master.
+func (s *Storage) ReadAny(ctx context.Context, bucket shard.BucketID, fn string, args []byte) (result []byte, err error) {
 	f, ok := s.reads[fn]
 	if !ok {
 		return nil, notFound(bucket, fn, "read")
 	}
-	err = s.View(ctx, bucket, func(v *View) error {
+	err = s.ViewAny(ctx, bucket, func(v *View) error {
 		result, err = callRead(f, v, fn, args)
 		return err
 	})
@@ -193,9 +203,30 @@ func callRead(f ReadFunc, v *View, name string, args []byte) (result []byte, err
 	return f(v, args)
 }
 
-// View calls fn with a view of a bucket at this moment, which holds every write whose
-// done has run.
+// checkMaster returns nil once this member is known to be the master, with all that was
+// written before.
+func (s *Storage) checkMaster(ctx context.Context, bucket shard.BucketID) error {
+	err := s.eng.ReadBarrier(ctx)
+	if e, ok := err.(*shard.Error); ok { // the engine's own, which knows neither
+		c := *e
+		c.Bucket, c.ReplicaSet = bucket, s.opts.ReplicaSet
+		return &c
+	}
+	return err
+}
+
+// View calls fn with a view of a bucket's rows on the master at this moment: with every write
+// that ended before. NON_MASTER when this member is not the master.
 func (s *Storage) View(ctx context.Context, bucket shard.BucketID, fn func(*View) error) error {
+	if err := s.checkMaster(ctx, bucket); err != nil {
+		return err
+	}
+	return s.ViewAny(ctx, bucket, fn)
+}
+
+// ViewAny calls fn with a view of this member's rows of a bucket at this moment, which holds every
+// write whose done has run here.
+func (s *Storage) ViewAny(ctx context.Context, bucket shard.BucketID, fn func(*View) error) error {
 	if err := s.checkBucket(bucket); err != nil {
 		return err
 	}

@@ -8,10 +8,10 @@ import (
 
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/shard"
+	"github.com/switchyard-dev/switchyard/shard/engine"
 )
 
-// lookAgain is how often it is looked who is master, and at the buckets of a storage that cannot
-// tell its changes.
+// lookAgain is how often it is looked at a storage that cannot tell its changes.
 const lookAgain = 20 * time.Millisecond
 
 // Discover implements StorageService.
@@ -42,9 +42,21 @@ func (s *Server) watch(ctx context.Context, once bool, stop <-chan struct{}, sen
 	w := watcher{s: s}
 	beat := time.NewTicker(s.opts.Heartbeat)
 	defer beat.Stop()
-	again := time.NewTicker(lookAgain)
-	defer again.Stop()
+	var again <-chan time.Time
 	teller, tells := s.storage.(interface{ Changed() <-chan struct{} })
+	master := make(chan struct{}, 1)
+	if l, ok := s.storage.(leader); ok && tells {
+		defer l.WatchMaster(func(engine.Leadership) {
+			select {
+			case master <- struct{}{}:
+			default:
+			}
+		})()
+	} else {
+		t := time.NewTicker(lookAgain)
+		defer t.Stop()
+		again = t.C
+	}
 	for due := true; ; {
 		var changed <-chan struct{}
 		if tells {
@@ -59,21 +71,17 @@ func (s *Server) watch(ctx context.Context, once bool, stop <-chan struct{}, sen
 		if once {
 			return nil
 		}
-		for due = false; ; {
-			select {
-			case <-changed:
-			case <-again.C:
-				if tells && !w.masterChanged() {
-					continue
-				}
-			case <-beat.C:
-				due = true
-			case <-stop:
-				return s.errStopping()
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-			break
+		due = false
+		select {
+		case <-changed:
+		case <-master:
+		case <-again:
+		case <-beat.C:
+			due = true
+		case <-stop:
+			return s.errStopping()
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
@@ -84,12 +92,6 @@ type watcher struct {
 	master string
 	term   uint64
 	told   []place // by bucket; nil when this member was not master at the last look
-}
-
-// masterChanged reports whether the master is another than at the last look.
-func (w *watcher) masterChanged() bool {
-	master, term := w.s.role()
-	return master != w.master || term != w.term
 }
 
 // look makes a message of what is new, and reports whether anything is.
