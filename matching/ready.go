@@ -521,17 +521,6 @@ func (q *readyQueue) oldest() int64 {
 	return 0
 }
 
-// waitingSince is the readyAt of the task of a level that has been here longest,
-// whether it may go or not; 0 for none.
-func (l *lane) waitingSince() (at int64) {
-	l.each(func(k *keyQueue) {
-		if t := k.peek(); t != nil && (at == 0 || t.readyAt < at) {
-			at = t.readyAt
-		}
-	})
-	return at
-}
-
 type laneHeap []*keyQueue
 
 func (h laneHeap) Len() int { return len(h) }
