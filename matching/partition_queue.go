@@ -117,6 +117,7 @@ func (e *Engine) DropPartition(ctx context.Context, req *v1.DropPartitionRequest
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+		e.forget(o)
 		var b batch
 		b.begin(o.id.Hash(), o.uid, o.rangeID, o.id.Key())
 		_, err = e.router.Call(ctx, o.bucket, router.CallRW, fnDrop, b.args)

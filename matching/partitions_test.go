@@ -32,9 +32,9 @@ func TestLoading_a_partition_is_loaded_by_its_first_call_only(t *testing.T) {
 
 func TestLoading_a_root_has_only_partitions_with_work_loaded_and_counts_them(t *testing.T) {
 	f := newFixture(t, newStore(t, ""), nil)
-	f.makeQueue("q", 25) // 21 and above are not the root's children
+	f.makeQueue("q", 25)
 	f.addTo("q", 2, spec("x"))
-	f.addTo("q", 24, spec("x"))
+	f.addTo("q", 4, spec("x")) // not one whose parent is no root: its offers load the parent
 	f.addTo("q", 3, spec("x"))
 	f.unloadAll("q", 25)
 	f.addTo("q", 3, spec("x")) // in memory already
@@ -45,7 +45,7 @@ func TestLoading_a_root_has_only_partitions_with_work_loaded_and_counts_them(t *
 		return forced("loaded") == before[0]+2 && forced("unnecessary") == before[1]+1 && forced("empty") == before[2]+21
 	})
 	require.True(t, f.isLoaded("q", 2))
-	require.True(t, f.isLoaded("q", 24))
+	require.True(t, f.isLoaded("q", 4))
 	require.False(t, f.isLoaded("q", 5), "what has no work stays out of memory")
 	require.Zero(t, forced("failed"))
 }
