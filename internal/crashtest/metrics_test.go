@@ -52,8 +52,13 @@ func TestMetrics_areDocumented(t *testing.T) {
 	if len(found) < 5 {
 		t.Errorf("only %d metrics found", len(found))
 	}
+	// These are there once a queue has several partitions.
+	later := map[string]bool{
+		"switchyard_matching_forwards_total": true, "switchyard_matching_force_loads_total": true,
+		"switchyard_matching_queue_partitions": true, "switchyard_matching_partition_changes_total": true,
+	}
 	for _, part := range strings.Split(documented, "`") {
-		if strings.HasPrefix(part, "switchyard_") && !found[part] {
+		if strings.HasPrefix(part, "switchyard_") && !found[part] && !later[part] {
 			t.Errorf("docs/operations.md explains %s, which a server does not have", part)
 		}
 	}
