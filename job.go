@@ -21,6 +21,9 @@ type Job struct {
 	AddedAt time.Time
 	// LastError is why the last attempt failed, "" on the first.
 	LastError string
+	// Priority is 1 to 5, FairnessKey what the producer gave.
+	Priority    int
+	FairnessKey string
 
 	token []byte
 	// lease is how long the lease lasts each time, deadline when it ends by this

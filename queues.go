@@ -31,6 +31,22 @@ type QueueConfig struct {
 	// Partitions that take new tasks, 1 to 4096. By default 4 in a cluster and 1 on a
 	// node by itself, fixed when the queue is created.
 	Partitions int
+	// RateLimit is the most tasks that are handed out per second, with bursts of one
+	// second; 0 stops handing out, nil is no limit. KeyRateLimit is the same for each
+	// fairness key, times its weight.
+	RateLimit, KeyRateLimit *float64
+	// FairnessKeys says what holds for single fairness keys, at most 1000 of them.
+	FairnessKeys []FairnessKey
+}
+
+// FairnessKey is what a queue's configuration says of one fairness key.
+type FairnessKey struct {
+	// Key; empty for the tasks without one.
+	Key string
+	// Weight instead of the one that tasks say; 0 for what they say.
+	Weight float64
+	// RateLimit instead of the queue's KeyRateLimit, and not times the weight.
+	RateLimit *float64
 }
 
 func (c QueueConfig) proto() *v1.QueueConfig {
@@ -40,7 +56,27 @@ func (c QueueConfig) proto() *v1.QueueConfig {
 		Retry:       c.Retry.proto(),
 		TimeToLive:  durationProto(c.TTL),
 		Partitions:  int32(min(max(c.Partitions, -1), 1<<30)),
+
+		RateLimit:    c.RateLimit,
+		KeyRateLimit: c.KeyRateLimit,
+		FairnessKeys: fairnessKeysProto(c.FairnessKeys),
 	}
+}
+
+func fairnessKeysProto(keys []FairnessKey) []*v1.FairnessKey {
+	var out []*v1.FairnessKey
+	for _, k := range keys {
+		out = append(out, &v1.FairnessKey{Key: k.Key, Weight: k.Weight, RateLimit: k.RateLimit})
+	}
+	return out
+}
+
+func fairnessKeysOf(keys []*v1.FairnessKey) []FairnessKey {
+	var out []FairnessKey
+	for _, k := range keys {
+		out = append(out, FairnessKey{Key: k.GetKey(), Weight: k.GetWeight(), RateLimit: k.RateLimit})
+	}
+	return out
 }
 
 // Queue is a queue as it is set up.
@@ -56,6 +92,9 @@ type Queue struct {
 
 func queueOf(q *v1.Queue) Queue {
 	config := q.GetConfig()
+	if config == nil {
+		config = &v1.QueueConfig{}
+	}
 	return Queue{
 		Namespace: q.GetNamespace(),
 		Name:      q.GetName(),
@@ -65,6 +104,10 @@ func queueOf(q *v1.Queue) Queue {
 			Retry:       retryPolicyOf(config.GetRetry()),
 			TTL:         config.GetTimeToLive().AsDuration(),
 			Partitions:  int(config.GetPartitions()),
+
+			RateLimit:    config.RateLimit,
+			KeyRateLimit: config.KeyRateLimit,
+			FairnessKeys: fairnessKeysOf(config.GetFairnessKeys()),
 		},
 		Paused:    q.GetPaused(),
 		CreatedAt: timeOf(q.GetCreatedAt()),
@@ -97,6 +140,17 @@ type QueueStats struct {
 	AddRate, DispatchRate, CompleteRate, FailRate float64
 	// SyncMatchShare is the share of dispatched tasks that met a waiting poller.
 	SyncMatchShare float64
+	// RateLimited says that tasks wait for a rate limit.
+	RateLimited bool
+}
+
+// PriorityStats tells about the tasks of one priority; see QueueStats.
+type PriorityStats struct {
+	Priority              int
+	Ready                 int64
+	BacklogAge            time.Duration
+	AddRate, DispatchRate float64
+	SyncMatchShare        float64
 }
 
 // Poller is somebody who polled a queue within the last 5 minutes.
@@ -115,6 +169,12 @@ type Partition struct {
 	// LoadedTasks are ready tasks held in memory.
 	LoadedTasks  int64
 	WaitingPolls int
+	// Loaded says that the partition is in memory; Stats, Priorities and Pollers are
+	// only of one that is.
+	Loaded     bool
+	Stats      QueueStats
+	Priorities []PriorityStats
+	Pollers    []Poller
 }
 
 // QueueDescription is all that there is to know of a queue.
@@ -122,6 +182,7 @@ type QueueDescription struct {
 	Queue
 	Counts     QueueCounts
 	Stats      QueueStats
+	Priorities []PriorityStats
 	Pollers    []Poller
 	Partitions []Partition
 }
@@ -148,7 +209,7 @@ func (q Queues) Create(ctx context.Context, name string, config QueueConfig) (Qu
 
 // Update changes a queue's configuration. With fields, named as in the wire's
 // QueueConfig ("lease_time", "max_attempts", "retry", "retry.jitter",
-// "time_to_live", "partitions"), only those are set; without, the whole configuration is
+// "time_to_live", "partitions", "rate_limit", "key_rate_limit", "fairness_keys"), only those are set; without, the whole configuration is
 // replaced.
 func (q Queues) Update(ctx context.Context, name string, config QueueConfig, fields ...string) (Queue, error) {
 	var mask *fieldmaskpb.FieldMask
@@ -206,21 +267,12 @@ func (q Queues) Describe(ctx context.Context, name string) (*QueueDescription, e
 }
 
 func descriptionOf(r *v1.DescribeQueueResponse) *QueueDescription {
-	stats := r.GetStats()
 	out := &QueueDescription{
-		Queue:  queueOf(r.GetQueue()),
-		Counts: countsOf(r.GetCounts()),
-		Stats: QueueStats{
-			BacklogAge:     stats.GetBacklogAge().AsDuration(),
-			AddRate:        stats.GetAddRate(),
-			DispatchRate:   stats.GetDispatchRate(),
-			CompleteRate:   stats.GetCompleteRate(),
-			FailRate:       stats.GetFailRate(),
-			SyncMatchShare: stats.GetSyncMatchShare(),
-		},
-	}
-	for _, p := range r.GetPollers() {
-		out.Pollers = append(out.Pollers, Poller{p.GetIdentity(), timeOf(p.GetLastPollAt()), int(p.GetWaiting())})
+		Queue:      queueOf(r.GetQueue()),
+		Counts:     countsOf(r.GetCounts()),
+		Stats:      statsOf(r.GetStats()),
+		Priorities: prioritiesOf(r.GetPriorities()),
+		Pollers:    pollersOf(r.GetPollers()),
 	}
 	for _, p := range r.GetPartitions() {
 		out.Partitions = append(out.Partitions, Partition{
@@ -229,7 +281,42 @@ func descriptionOf(r *v1.DescribeQueueResponse) *QueueDescription {
 			RangeID:      p.GetRangeId(),
 			LoadedTasks:  p.GetLoadedTasks(),
 			WaitingPolls: int(p.GetWaitingPolls()),
+			Loaded:       p.GetLoaded(),
+			Stats:        statsOf(p.GetStats()),
+			Priorities:   prioritiesOf(p.GetPriorities()),
+			Pollers:      pollersOf(p.GetPollers()),
 		})
+	}
+	return out
+}
+
+func statsOf(s *v1.QueueStats) QueueStats {
+	return QueueStats{
+		BacklogAge:     s.GetBacklogAge().AsDuration(),
+		AddRate:        s.GetAddRate(),
+		DispatchRate:   s.GetDispatchRate(),
+		CompleteRate:   s.GetCompleteRate(),
+		FailRate:       s.GetFailRate(),
+		SyncMatchShare: s.GetSyncMatchShare(),
+		RateLimited:    s.GetRateLimited(),
+	}
+}
+
+func prioritiesOf(stats []*v1.PriorityStats) []PriorityStats {
+	var out []PriorityStats
+	for _, s := range stats {
+		out = append(out, PriorityStats{
+			Priority: int(s.GetPriority()), Ready: s.GetReady(), BacklogAge: s.GetBacklogAge().AsDuration(),
+			AddRate: s.GetAddRate(), DispatchRate: s.GetDispatchRate(), SyncMatchShare: s.GetSyncMatchShare(),
+		})
+	}
+	return out
+}
+
+func pollersOf(pollers []*v1.Poller) []Poller {
+	var out []Poller
+	for _, p := range pollers {
+		out = append(out, Poller{p.GetIdentity(), timeOf(p.GetLastPollAt()), int(p.GetWaiting())})
 	}
 	return out
 }

@@ -37,6 +37,15 @@ type Task struct {
 	// LeaseTime is how long a worker holds the task when the worker does not say
 	// otherwise.
 	LeaseTime time.Duration
+	// Priority is 1 to 5, 1 goes first; 3 by default.
+	Priority int
+	// FairnessKey names whose task it is, in at most 64 bytes: tasks of one priority
+	// and different keys take turns, so that a key with many tasks does not keep the
+	// others waiting. Tasks without a key are one more key.
+	FairnessKey string
+	// FairnessWeight is how large the key's share is among those that wait, at least
+	// 0.001; 1 by default.
+	FairnessWeight float64
 }
 
 // RetryPolicy says how long a failed task waits for its next attempt: after the
@@ -175,6 +184,10 @@ type TaskInfo struct {
 	DeadAt time.Time
 	// ExpiresAt is when it is dropped if it has not started.
 	ExpiresAt time.Time
+	// Priority is 1 to 5.
+	Priority       int
+	FairnessKey    string
+	FairnessWeight float64
 }
 
 func taskInfoOf(t *v1.Task) *TaskInfo {
@@ -195,6 +208,10 @@ func taskInfoOf(t *v1.Task) *TaskInfo {
 		LastError:     t.GetLastError(),
 		DeadAt:        timeOf(t.GetDeadAt()),
 		ExpiresAt:     timeOf(t.GetExpiresAt()),
+
+		Priority:       int(t.GetPriority()),
+		FairnessKey:    t.GetFairnessKey(),
+		FairnessWeight: float64(t.GetFairnessWeight()),
 	}
 }
 

@@ -163,6 +163,14 @@ func appendTask(dst []byte, t *Task, id string) ([]byte, error) {
 	if t.LeaseTime != 0 {
 		size += durationSpan(t.LeaseTime).sizeField()
 	}
+	if t.Priority != 0 {
+		size += 1 + protowire.SizeVarint(uint64(t.Priority))
+	}
+	size += sizeBytes(len(t.FairnessKey))
+	weight := float32(t.FairnessWeight)
+	if weight != 0 {
+		size += 1 + protowire.SizeFixed32()
+	}
 
 	dst = slices.Grow(dst, 1+protowire.SizeBytes(size))
 	dst = protowire.AppendTag(dst, 3, protowire.BytesType)
@@ -199,6 +207,13 @@ func appendTask(dst []byte, t *Task, id string) ([]byte, error) {
 	if t.LeaseTime != 0 {
 		dst = durationSpan(t.LeaseTime).appendField(dst, 9)
 	}
+	if t.Priority != 0 {
+		dst = protowire.AppendVarint(protowire.AppendTag(dst, 10, protowire.VarintType), uint64(t.Priority))
+	}
+	dst = appendString(dst, 11, t.FairnessKey)
+	if weight != 0 {
+		dst = protowire.AppendFixed32(protowire.AppendTag(dst, 12, protowire.Fixed32Type), math.Float32bits(weight))
+	}
 	return dst, nil
 }
 
@@ -216,6 +231,10 @@ func checkTask(t *Task, id string) error {
 		return reason.New(codes.InvalidArgument, reason.InvalidKind, nil, "the kind %q is not valid UTF-8", t.Kind)
 	case t.MaxAttempts < math.MinInt32 || t.MaxAttempts > math.MaxInt32:
 		return reason.New(codes.InvalidArgument, reason.InvalidMaxAttempts, nil, "max attempts is %d; it must be between 1 and 1000", t.MaxAttempts)
+	case t.Priority < math.MinInt32 || t.Priority > math.MaxInt32:
+		return reason.New(codes.InvalidArgument, reason.InvalidPriority, nil, "the priority is %d; it must be between 1 and 5", t.Priority)
+	case !utf8.ValidString(t.FairnessKey):
+		return reason.New(codes.InvalidArgument, reason.InvalidFairness, nil, "the fairness key %q is not valid UTF-8", t.FairnessKey)
 	}
 	for name, value := range t.Headers {
 		if !utf8.ValidString(name) || !utf8.ValidString(value) {

@@ -93,6 +93,10 @@ func (j *Job) decode(data []byte) (leaseDeadline time.Time, err error) {
 			j.token = bytes[:len(bytes):len(bytes)]
 		case 10:
 			j.LastError = text(bytes)
+		case 11:
+			j.Priority = int(int32(value))
+		case 12:
+			j.FairnessKey = text(bytes)
 		}
 		return err
 	})

@@ -37,6 +37,7 @@ func specOf(task Task, id string) *v1.TaskSpec {
 		Id: id, Kind: task.Kind, Payload: task.Payload, Headers: task.Headers,
 		TimeToLive: durationProto(task.TTL), MaxAttempts: int32(task.MaxAttempts),
 		Retry: task.Retry.proto(), LeaseTime: durationProto(task.LeaseTime),
+		Priority: int32(task.Priority), FairnessKey: task.FairnessKey, FairnessWeight: float32(task.FairnessWeight),
 	}
 	if at := task.runAt(); !at.IsZero() {
 		spec.RunAt = timestamppb.New(at)
@@ -75,9 +76,9 @@ func TestAddRequest_isWhatTheGeneratedCodeReads(t *testing.T) {
 			Headers: map[string]string{"a": "1", "b": "", "": "x"},
 			RunAt:   time.Date(2030, 1, 2, 3, 4, 5, 6, time.UTC), TTL: 1500 * time.Millisecond,
 			MaxAttempts: 7, Retry: &RetryPolicy{InitialBackoff: time.Second, Multiplier: 1.5, Jitter: NoJitter},
-			LeaseTime: time.Minute,
+			LeaseTime: time.Minute, Priority: 1, FairnessKey: "acme", FairnessWeight: 2.5,
 		},
-		Task{Kind: "old", RunAt: time.Unix(0, 0), TTL: -time.Nanosecond, MaxAttempts: -3, LeaseTime: -1500 * time.Millisecond},
+		Task{Kind: "old", RunAt: time.Unix(0, 0), TTL: -time.Nanosecond, MaxAttempts: -3, LeaseTime: -1500 * time.Millisecond, Priority: -2, FairnessWeight: -1},
 		Task{Kind: "before 1970", RunAt: time.Unix(-5, 999)},
 		Task{Kind: "empty retry", Retry: &RetryPolicy{}, Payload: bytes.Repeat([]byte("x"), 100_000)},
 	)
@@ -111,6 +112,8 @@ func TestAppendTask_refusesWhatWouldSpoilASharedRequest(t *testing.T) {
 		"header":   {Task{Kind: "k", Headers: map[string]string{"a": "\xff"}}, reason.InvalidHeader},
 		"name":     {Task{Kind: "k", Headers: map[string]string{"\xff": "a"}}, reason.InvalidHeader},
 		"attempts": {Task{Kind: "k", MaxAttempts: 1 << 40}, reason.InvalidMaxAttempts},
+		"priority": {Task{Kind: "k", Priority: 1 << 40}, reason.InvalidPriority},
+		"fairness": {Task{Kind: "k", FairnessKey: "\xff"}, reason.InvalidFairness},
 	} {
 		before := []byte("before")
 		after, err := appendTask(before, &c.task, c.task.ID)
@@ -161,7 +164,7 @@ func TestPollResponse_isWhatTheGeneratedCodeWrites(t *testing.T) {
 					{
 						Id: "id", Kind: "kind", Payload: bytes.Repeat([]byte("x"), size), Headers: map[string]string{"a": "1", "b": ""},
 						Attempt: 2, MaxAttempts: 25, AddedAt: timestamppb.New(now.Add(-time.Hour)),
-						LeaseDeadline: timestamppb.New(now.Add(30 * time.Second)), LeaseToken: []byte("token"), LastError: "oops",
+						LeaseDeadline: timestamppb.New(now.Add(30 * time.Second)), LeaseToken: []byte("token"), LastError: "oops", Priority: 2, FairnessKey: "acme",
 					},
 					{Kind: "bare", LeaseDeadline: timestamppb.New(now)},
 				},
@@ -178,7 +181,7 @@ func TestPollResponse_isWhatTheGeneratedCodeWrites(t *testing.T) {
 			job, want := &response.jobs[0], message.Tasks[0]
 			if job.ID != want.Id || job.Kind != want.Kind || !bytes.Equal(job.Payload, want.Payload) ||
 				len(job.Headers) != 2 || job.Headers["a"] != "1" || job.Attempt != 2 || job.MaxAttempts != 25 ||
-				!job.AddedAt.Equal(want.AddedAt.AsTime()) || string(job.token) != "token" || job.LastError != "oops" {
+				!job.AddedAt.Equal(want.AddedAt.AsTime()) || string(job.token) != "token" || job.LastError != "oops" || job.Priority != 2 || job.FairnessKey != "acme" {
 				t.Errorf("job %+v, want %v", job, want)
 			}
 			if response.left[0] != 30*time.Second || response.left[1] != 0 {

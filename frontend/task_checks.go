@@ -48,7 +48,88 @@ func (l *Limits) checkTask(t *v1.TaskSpec, now time.Time) error {
 			return err
 		}
 	}
+	if t.Priority != 0 || t.FairnessKey != "" || t.FairnessWeight != 0 {
+		if err := checkShare(t); err != nil {
+			return err
+		}
+	}
 	return l.checkOptions(t.LeaseTime, t.MaxAttempts, t.Retry, t.TimeToLive)
+}
+
+// maxFairnessKey is the longest fairness key in bytes, and maxFairnessKeys the most of
+// them in a queue's configuration.
+const (
+	maxFairnessKey  = 64
+	maxFairnessKeys = 1000
+)
+
+// maxRate is the highest rate limit, tasks per second, and maxWeight the highest weight.
+const (
+	maxRate   = 1e9
+	maxWeight = 1e6
+)
+
+// checkShare checks what says when a task's turn is.
+func checkShare(t *v1.TaskSpec) error {
+	if t.Priority < 0 {
+		return invalid(reason.InvalidPriority, "priority", "priority is %d; it must be between 1 and 5, or 0 for the default", t.Priority)
+	}
+	if err := checkFairnessKey("fairness_key", t.FairnessKey); err != nil {
+		return err
+	}
+	return checkWeight("fairness_weight", float64(t.FairnessWeight))
+}
+
+func checkFairnessKey(field, key string) error {
+	if len(key) > maxFairnessKey {
+		return tooLarge(reason.InvalidFairness, field, maxFairnessKey, "%s is %d bytes long; at most %d are allowed", field, len(key), maxFairnessKey)
+	}
+	return nil
+}
+
+func checkWeight(field string, w float64) error {
+	if !(w >= 0 && w <= maxWeight) { // NaN fails too
+		return invalid(reason.InvalidFairness, field, "%s is %v; it must be between 0.001 and %.0f, or 0 for the default", field, w, maxWeight)
+	}
+	return nil
+}
+
+// checkRate checks a rate limit, which may be nil.
+func checkRate(field string, rate *float64) error {
+	if rate != nil && !(*rate >= 0 && *rate <= maxRate) {
+		return invalid(reason.InvalidRateLimit, field, "%s is %v; it must be between 0 and %.0f tasks per second", field, *rate, maxRate)
+	}
+	return nil
+}
+
+// checkFairness checks what a queue's configuration says of rates and keys.
+func checkFairness(c *v1.QueueConfig) error {
+	if err := checkRate("rate_limit", c.RateLimit); err != nil {
+		return err
+	}
+	if err := checkRate("key_rate_limit", c.KeyRateLimit); err != nil {
+		return err
+	}
+	if n := len(c.FairnessKeys); n > maxFairnessKeys {
+		return tooLarge(reason.InvalidFairness, "fairness_keys", maxFairnessKeys, "the queue has settings for %d fairness keys; at most %d are allowed", n, maxFairnessKeys)
+	}
+	seen := make(map[string]struct{}, len(c.FairnessKeys))
+	for _, k := range c.FairnessKeys {
+		if err := checkFairnessKey("fairness_keys.key", k.GetKey()); err != nil {
+			return err
+		}
+		if _, twice := seen[k.GetKey()]; twice {
+			return invalid(reason.InvalidFairness, "fairness_keys", "the fairness key %q is set twice", k.GetKey())
+		}
+		seen[k.GetKey()] = struct{}{}
+		if err := checkWeight("fairness_keys.weight", k.GetWeight()); err != nil {
+			return err
+		}
+		if err := checkRate("fairness_keys.rate_limit", k.RateLimit); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkKind checks the name of a handler.
@@ -144,6 +225,9 @@ func (l *Limits) checkConfig(c *v1.QueueConfig) error {
 	if c == nil {
 		return nil
 	}
+	if err := checkFairness(c); err != nil {
+		return err
+	}
 	return l.checkOptions(c.LeaseTime, c.MaxAttempts, c.Retry, c.TimeToLive)
 }
 
@@ -151,11 +235,11 @@ func (l *Limits) checkConfig(c *v1.QueueConfig) error {
 func checkMask(paths []string) error {
 	for _, p := range paths {
 		switch p {
-		case "lease_time", "max_attempts", "time_to_live", "partitions", "scaling", "retry",
+		case "lease_time", "max_attempts", "time_to_live", "partitions", "scaling", "retry", "rate_limit", "key_rate_limit", "fairness_keys",
 			"retry.initial_backoff", "retry.max_backoff", "retry.multiplier", "retry.jitter":
 		default:
 			return invalid(reason.InvalidUpdateMask, "update_mask",
-				"update_mask has the path %q; known are lease_time, max_attempts, time_to_live, partitions, scaling, retry and retry.initial_backoff, .max_backoff, .multiplier, .jitter", shorten(p))
+				"update_mask has the path %q; known are lease_time, max_attempts, time_to_live, partitions, scaling, rate_limit, key_rate_limit, fairness_keys, retry and retry.initial_backoff, .max_backoff, .multiplier, .jitter", shorten(p))
 		}
 	}
 	return nil
@@ -163,7 +247,7 @@ func checkMask(paths []string) error {
 
 // taskBytes is about what a task takes in a request.
 func taskBytes(t *v1.TaskSpec) int64 {
-	n := int64(itemOverhead + len(t.Payload) + len(t.Kind))
+	n := int64(itemOverhead + len(t.Payload) + len(t.Kind) + len(t.FairnessKey))
 	for name, value := range t.Headers {
 		n += int64(len(name) + len(value))
 	}

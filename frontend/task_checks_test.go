@@ -2,6 +2,7 @@ package frontend
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
 
@@ -77,5 +79,54 @@ func BenchmarkCheckTask(b *testing.B) {
 			b.Fatal(err)
 		}
 		i++
+	}
+}
+
+func TestCheckTask_priorityAndFairness(t *testing.T) {
+	l, now := DefaultLimits(), time.Now()
+	for name, c := range map[string]struct {
+		change func(*v1.TaskSpec)
+		want   string
+	}{
+		"none":               {func(*v1.TaskSpec) {}, ""},
+		"all":                {func(s *v1.TaskSpec) { s.Priority, s.FairnessKey, s.FairnessWeight = 1, strings.Repeat("k", 64), 0.5 }, ""},
+		"priority above 5":   {func(s *v1.TaskSpec) { s.Priority = 9 }, ""},
+		"negative priority":  {func(s *v1.TaskSpec) { s.Priority = -1 }, reason.InvalidPriority},
+		"long key":           {func(s *v1.TaskSpec) { s.FairnessKey = strings.Repeat("k", 65) }, reason.InvalidFairness},
+		"negative weight":    {func(s *v1.TaskSpec) { s.FairnessWeight = -1 }, reason.InvalidFairness},
+		"weight that is NaN": {func(s *v1.TaskSpec) { s.FairnessWeight = float32(math.NaN()) }, reason.InvalidFairness},
+		"infinite weight":    {func(s *v1.TaskSpec) { s.FairnessWeight = float32(math.Inf(1)) }, reason.InvalidFairness},
+	} {
+		task := someTasks(1)[0]
+		c.change(task)
+		if got := reason.Of(l.checkTask(task, now)); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestCheckConfig_ratesAndFairnessKeys(t *testing.T) {
+	l := DefaultLimits()
+	rate := func(r float64) *float64 { return &r }
+	many := make([]*v1.FairnessKey, 1001)
+	for i := range many {
+		many[i] = &v1.FairnessKey{Key: fmt.Sprint(i), Weight: 1}
+	}
+	for name, c := range map[string]struct {
+		config *v1.QueueConfig
+		want   string
+	}{
+		"right":         {&v1.QueueConfig{RateLimit: rate(0), KeyRateLimit: rate(0.5), FairnessKeys: many[:1000]}, ""},
+		"negative rate": {&v1.QueueConfig{RateLimit: rate(-1)}, reason.InvalidRateLimit},
+		"NaN":           {&v1.QueueConfig{KeyRateLimit: rate(math.NaN())}, reason.InvalidRateLimit},
+		"of a key":      {&v1.QueueConfig{FairnessKeys: []*v1.FairnessKey{{Key: "a", RateLimit: rate(-1)}}}, reason.InvalidRateLimit},
+		"too many keys": {&v1.QueueConfig{FairnessKeys: many}, reason.InvalidFairness},
+		"twice":         {&v1.QueueConfig{FairnessKeys: []*v1.FairnessKey{{Key: "a"}, {Key: "a"}}}, reason.InvalidFairness},
+		"long key":      {&v1.QueueConfig{FairnessKeys: []*v1.FairnessKey{{Key: strings.Repeat("k", 65)}}}, reason.InvalidFairness},
+		"weight":        {&v1.QueueConfig{FairnessKeys: []*v1.FairnessKey{{Key: "a", Weight: -1}}}, reason.InvalidFairness},
+	} {
+		if got := reason.Of(l.checkConfig(c.config)); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
 	}
 }

@@ -90,6 +90,7 @@ func (c *core) addOne(it *addItem) {
 	seq := c.m.nextSeq
 	c.m.nextSeq++
 	level, key, weight := bodyShare(it.body)
+	c.stats.countLevel(c.now, level, statAdded, 1)
 	loc := location{parked: true}
 	delayed := it.runAt > c.wall
 	if !delayed {

@@ -177,6 +177,10 @@ func (c *core) serve(p *pollCall) {
 			return
 		}
 		bytes += len(t.body)
+		c.stats.countLevel(c.now, t.queue.level, statDispatched, 1)
+		if p.sync {
+			c.stats.countLevel(c.now, t.queue.level, statSyncMatched, 1)
+		}
 		c.ready.pop(t, true)
 		c.lease(t, p)
 	}

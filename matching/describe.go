@@ -11,6 +11,8 @@ type describeCall struct {
 	now      int64
 	rates    [numStats]float64
 	syncRate float64
+	limited  bool
+	levels   [maxLevel + 1]levelInfo
 	pollers  []pollerInfo
 }
 
@@ -18,6 +20,13 @@ type pollerInfo struct {
 	identity string
 	last     int64
 	waiting  int
+}
+
+// levelInfo is one priority's part of a description.
+type levelInfo struct {
+	ready  int64
+	oldest int64
+	rates  [numLevelStats]float64
 }
 
 // stateCounts are numbers of tasks by what they wait for.
@@ -46,8 +55,17 @@ func (c *core) describe(d *describeCall) {
 	d.rangeID = c.m.rangeID
 	d.loaded = c.ready.len()
 	d.waiting = c.pollers.n
-	d.oldest = c.ready.oldest()
 	d.now = c.wall
+	for i := range d.levels {
+		l, lane := &d.levels[i], &c.ready.lanes[i]
+		l.ready = c.m.levels[i].fresh + int64(lane.due)
+		l.oldest = lane.waitingSince()
+		l.rates = c.stats.levelRates(c.now, uint8(i))
+		if l.oldest != 0 && (d.oldest == 0 || l.oldest < d.oldest) {
+			d.oldest = l.oldest
+		}
+	}
+	_, d.limited = c.ready.limitedUntil()
 	for i := range d.rates {
 		d.rates[i] = c.stats.rate(c.now, stat(i))
 	}

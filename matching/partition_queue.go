@@ -188,11 +188,27 @@ func (d *describeCall) proto(id PartitionID) (*v1.PartitionDescription, *v1.Queu
 	if d.oldest != 0 {
 		s.BacklogAge = durationpb.New(max(0, timeSince(d.now, d.oldest)))
 	}
+	for level := range d.levels {
+		l := &d.levels[level]
+		if *l == (levelInfo{}) {
+			continue
+		}
+		ps := &v1.PriorityStats{Priority: int32(level), Ready: l.ready, AddRate: l.rates[statAdded], DispatchRate: l.rates[statDispatched]}
+		if l.oldest != 0 {
+			ps.BacklogAge = durationpb.New(max(0, timeSince(d.now, l.oldest)))
+		}
+		if ps.DispatchRate > 0 {
+			ps.SyncMatchShare = min(l.rates[statSyncMatched]/ps.DispatchRate, 1)
+		}
+		p.Priorities = append(p.Priorities, ps)
+	}
+	s.RateLimited = d.limited
 	slices.SortFunc(d.pollers, func(a, b pollerInfo) int { return strings.Compare(a.identity, b.identity) })
 	pollers := make([]*v1.Poller, len(d.pollers))
 	for i, p := range d.pollers {
 		pollers[i] = &v1.Poller{Identity: p.identity, LastPollAt: timestamp(p.last), Waiting: int32(p.waiting)}
 	}
+	p.Stats, p.Pollers, p.Loaded = s, pollers, true
 	return p, s, pollers
 }
 
@@ -203,6 +219,17 @@ func (e *Engine) describeStored(ctx context.Context, id PartitionID) (*v1.Descri
 		return nil, err
 	}
 	c := stateCounts{m.counts.fresh, m.counts.scheduled, m.counts.leased, m.counts.dead}
+	if c.delayed > 0 {
+		var due int64
+		err = e.router.View(ctx, e.bucketOf(id), router.CallRO, func(v *storage.View) error {
+			due, err = countDue(v, m.uid, e.now())
+			return err
+		})
+		if err != nil {
+			return nil, e.storeError(err)
+		}
+		c.ready, c.delayed = c.ready+due, c.delayed-min(due, c.delayed)
+	}
 	return &v1.DescribePartitionResponse{
 		Partition: &v1.PartitionDescription{Partition: id.Number, Counts: c.proto(), RangeId: int64(m.rangeID)}, Stats: &v1.QueueStats{},
 	}, nil

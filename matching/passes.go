@@ -141,8 +141,8 @@ func (c *core) assignPass(b *batch, level uint8, key []byte, weight float32) uin
 	return e.last
 }
 
-// prunePasses forgets what the virtual time has reached, and then, if more than keep
-// are left, what is least ahead of it.
+// prunePasses forgets what the virtual time has reached, everything of a priority
+// without tasks, and then, if more than keep are left, what is least ahead.
 func (c *core) prunePasses(b *batch, keep int) {
 	p := &c.passes
 	type ahead struct {
@@ -154,7 +154,7 @@ func (c *core) prunePasses(b *batch, keep int) {
 	for level, keys := range p.levels {
 		base := c.base(uint8(level))
 		for key, e := range keys {
-			if max(e.last, e.stored) > base {
+			if e.last > base && c.m.levels[level].fresh > 0 {
 				left = append(left, ahead{uint8(level), key, max(e.last, base) - base})
 				continue
 			}

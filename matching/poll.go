@@ -139,6 +139,10 @@ func pollResponse(o *owner, p *pollCall, now int64) (*v1.PollTasksResponse, erro
 		t.Id = string(ids[len(ids)-36:])
 		t.Kind, t.Payload, t.Headers = b.kind, b.payload, headerMap(b.headers)
 		t.Attempt, t.MaxAttempts, t.LastError = g.attempt, g.maxAttempts, g.lastError
+		t.Priority, t.FairnessKey = defaultLevel, b.fairKey
+		if b.level != 0 {
+			t.Priority = int32(b.level)
+		}
 		setTimestamp(&times[2*i], b.addedAt)
 		setTimestamp(&times[2*i+1], g.deadline)
 		t.AddedAt, t.LeaseDeadline = &times[2*i], &times[2*i+1]

@@ -152,6 +152,12 @@ func updatePath(to, from *v1.QueueConfig, path string) error {
 		to.Partitions = from.GetPartitions()
 	case "scaling":
 		to.Scaling = from.GetScaling()
+	case "rate_limit":
+		to.RateLimit = from.RateLimit
+	case "key_rate_limit":
+		to.KeyRateLimit = from.KeyRateLimit
+	case "fairness_keys":
+		to.FairnessKeys = from.GetFairnessKeys()
 	case "retry":
 		to.Retry = from.GetRetry()
 	case "retry.initial_backoff":

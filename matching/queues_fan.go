@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
@@ -114,8 +115,12 @@ func (q *Queues) DescribeQueue(ctx context.Context, req *v1.DescribeQueueRequest
 	}
 	resp := &v1.DescribeQueueResponse{Queue: row, Counts: mergeCounts(all), Stats: mergeStats(all), Pollers: mergePollers(all)}
 	for _, d := range all {
+		if n, ok := Parent(d.GetPartition().GetPartition()); ok && d.GetPartition() != nil {
+			d.Partition.Parent = &n
+		}
 		resp.Partitions = append(resp.Partitions, d.GetPartition())
 	}
+	resp.Priorities = mergePriorities(all)
 	resp.Scaling = all[0].GetScaling()
 	return resp, nil
 }
@@ -142,6 +147,7 @@ func mergeStats(all []*v1.DescribePartitionResponse) *v1.QueueStats {
 		sum.DispatchRate += s.GetDispatchRate()
 		sum.CompleteRate += s.GetCompleteRate()
 		sum.FailRate += s.GetFailRate()
+		sum.RateLimited = sum.RateLimited || s.GetRateLimited()
 		sum.SyncMatchShare += s.GetSyncMatchShare() * s.GetDispatchRate()
 		if s.GetBacklogAge().AsDuration() > sum.GetBacklogAge().AsDuration() || sum.BacklogAge == nil {
 			sum.BacklogAge = s.GetBacklogAge()
@@ -153,6 +159,41 @@ func mergeStats(all []*v1.DescribePartitionResponse) *v1.QueueStats {
 	return sum
 }
 
+// mergePriorities does the same for each priority.
+func mergePriorities(all []*v1.DescribePartitionResponse) []*v1.PriorityStats {
+	var by [maxLevel + 1]*v1.PriorityStats
+	for _, d := range all {
+		for _, s := range d.GetPartition().GetPriorities() {
+			if s.GetPriority() < 1 || s.GetPriority() > maxLevel {
+				continue
+			}
+			sum := by[s.GetPriority()]
+			if sum == nil {
+				sum = &v1.PriorityStats{Priority: s.GetPriority()}
+				by[s.GetPriority()] = sum
+			}
+			sum.Ready += s.GetReady()
+			sum.AddRate += s.GetAddRate()
+			sum.DispatchRate += s.GetDispatchRate()
+			sum.SyncMatchShare += s.GetSyncMatchShare() * s.GetDispatchRate()
+			if s.GetBacklogAge().AsDuration() > sum.GetBacklogAge().AsDuration() {
+				sum.BacklogAge = s.GetBacklogAge()
+			}
+		}
+	}
+	var out []*v1.PriorityStats
+	for _, sum := range by {
+		if sum == nil {
+			continue
+		}
+		if sum.DispatchRate > 0 {
+			sum.SyncMatchShare = min(sum.SyncMatchShare/sum.DispatchRate, 1)
+		}
+		out = append(out, sum)
+	}
+	return out
+}
+
 // mergePollers makes one entry of each identity.
 func mergePollers(all []*v1.DescribePartitionResponse) []*v1.Poller {
 	by := map[string]*v1.Poller{}
@@ -160,7 +201,7 @@ func mergePollers(all []*v1.DescribePartitionResponse) []*v1.Poller {
 		for _, p := range d.GetPollers() {
 			m := by[p.GetIdentity()]
 			if m == nil {
-				by[p.GetIdentity()] = p
+				by[p.GetIdentity()] = proto.CloneOf(p) // the partition keeps its own
 				continue
 			}
 			m.Waiting += p.GetWaiting()

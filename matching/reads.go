@@ -181,6 +181,20 @@ func viewSchedule(v view, uid uint64, r readSchedule) (scheduleRows, error) {
 	return out, err
 }
 
+// maxCountDue is the most rows that countDue looks at: more than that are as good as
+// all.
+const maxCountDue = 10_000
+
+// countDue counts the tasks that have come due by now, up to maxCountDue.
+func countDue(v view, uid uint64, now int64) (n int64, err error) {
+	from := binary.BigEndian.AppendUint64(nil, uid)
+	err = v.Scan(spaceSchedule, from, appendScheduleKey(nil, uid, now+1, 0), false, func(_, _ []byte) bool {
+		n++
+		return n < maxCountDue
+	})
+	return n, err
+}
+
 func viewBodies(v view, uid uint64, r fetchBodies) (fetchedBodies, error) {
 	out := fetchedBodies{tasks: r.tasks, bodies: make([][]byte, len(r.tasks))}
 	var mem arena

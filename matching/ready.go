@@ -259,11 +259,12 @@ func (k *keyQueue) peek() *task {
 	for len(k.due) > 0 && k.due[0].gone {
 		heap.Pop(&k.due)
 	}
-	switch {
-	case len(k.due) == 0:
+	if len(k.due) == 0 {
 		return f
-	case f == nil || k.due[0].readyAt < f.readyAt:
-		return k.due[0]
+	}
+	d := k.due[0]
+	if f == nil || d.readyAt < f.readyAt || d.readyAt == f.readyAt && d.seq < f.seq {
+		return d
 	}
 	return f
 }
@@ -519,6 +520,17 @@ func (q *readyQueue) oldest() int64 {
 		return t.readyAt
 	}
 	return 0
+}
+
+// waitingSince is the readyAt of the task of a level that has been here longest,
+// whether it may go or not; 0 for none.
+func (l *lane) waitingSince() (at int64) {
+	l.each(func(k *keyQueue) {
+		if t := k.peek(); t != nil && (at == 0 || t.readyAt < at) {
+			at = t.readyAt
+		}
+	})
+	return at
 }
 
 type laneHeap []*keyQueue

@@ -45,6 +45,9 @@ const (
 	defaultLevel = 3
 )
 
+// maxFairKey is the longest fairness key in bytes.
+const maxFairKey = 64
+
 var errCorruptRow = errors.New("matching: corrupt row")
 
 func corrupt(what string) error { return fmt.Errorf("%w: %s", errCorruptRow, what) }

@@ -39,9 +39,29 @@ func settingsOf(q *v1.Queue) settings {
 		s.maxAttempts = n
 	}
 	s.timeToLive = c.GetTimeToLive().AsDuration()
+	s.fairness = fairnessOf(c)
 	if r := c.GetRetry(); r != nil {
 		p := retryOf(r)
 		s.retry = p.over(s.retry)
 	}
 	return s
+}
+
+func fairnessOf(c *v1.QueueConfig) fairness {
+	f := fairness{}
+	if c == nil {
+		return f
+	}
+	f.limit, f.keyLimit = c.RateLimit, c.KeyRateLimit
+	if len(c.GetFairnessKeys()) > 0 {
+		f.keys = make(map[string]keySetting, len(c.GetFairnessKeys()))
+		for _, k := range c.GetFairnessKeys() {
+			set := keySetting{limit: k.RateLimit}
+			if w := k.GetWeight(); w > 0 {
+				set.weight = max(w, minWeight)
+			}
+			f.keys[k.GetKey()] = set
+		}
+	}
+	return f
 }

@@ -28,8 +28,12 @@ type stats struct {
 	total   [numStats]int64
 	sent    [numStats]int64 // what metrics were told
 	buckets [statBuckets][numStats]int64
+	levels  [statBuckets][maxLevel + 1][numLevelStats]int64
 	current int64 // number of the newest bucket
 }
+
+// numLevelStats: the first of the stats are also kept for each priority.
+const numLevelStats = statSyncMatched + 1
 
 func (s *stats) init(now int64) {
 	s.started = now
@@ -45,6 +49,12 @@ func (s *stats) count(now int64, what stat, n int) {
 	s.buckets[s.current%statBuckets][what] += int64(n)
 }
 
+// countLevel counts an event that count counts too for its priority.
+func (s *stats) countLevel(now int64, level uint8, what stat, n int) {
+	s.turn(now)
+	s.levels[s.current%statBuckets][level][what] += int64(n)
+}
+
 // turn clears the buckets between the last event and now.
 func (s *stats) turn(now int64) {
 	for n := now / statBucket; s.current < n; {
@@ -53,6 +63,7 @@ func (s *stats) turn(now int64) {
 		}
 		s.current++
 		s.buckets[s.current%statBuckets] = [numStats]int64{}
+		s.levels[s.current%statBuckets] = [maxLevel + 1][numLevelStats]int64{}
 	}
 }
 
@@ -63,10 +74,28 @@ func (s *stats) rate(now int64, what stat) float64 {
 	for i := range s.buckets {
 		n += s.buckets[i][what]
 	}
-	// The newest bucket is not full yet.
+	return float64(n) / s.seconds(now)
+}
+
+// levelRates are the rates of one priority.
+func (s *stats) levelRates(now int64, level uint8) (rates [numLevelStats]float64) {
+	s.turn(now)
+	for i := range s.levels {
+		for what, n := range s.levels[i][level] {
+			rates[what] += float64(n)
+		}
+	}
+	for what := range rates {
+		rates[what] /= s.seconds(now)
+	}
+	return rates
+}
+
+// seconds is how long the rates look back. The newest bucket is not full yet.
+func (s *stats) seconds(now int64) float64 {
 	window := int64(statBuckets-1)*statBucket + now%statBucket
 	window = max(min(window, now-s.started), int64(time.Second))
-	return float64(n) / (float64(window) / 1e9)
+	return float64(window) / 1e9
 }
 
 // share is the part of b's events over the last 30 s that a's are.

@@ -160,7 +160,7 @@ func (e *Engine) lookUpIDs(ctx context.Context, o *owner, a *addCall) error {
 }
 
 func bodySize(t *v1.TaskSpec) int {
-	n := 128 + len(t.GetKind()) + len(t.GetPayload())
+	n := 136 + len(t.GetKind()) + len(t.GetPayload()) + len(t.GetFairnessKey())
 	for k, v := range t.GetHeaders() {
 		n += 10 + len(k) + len(v)
 	}
@@ -181,6 +181,16 @@ func (t *body) fromSpec(id taskID, now int64, ttl time.Duration, s *v1.TaskSpec)
 	}
 	if ttl > 0 {
 		t.expiresAt = now + int64(ttl)
+	}
+	if p := s.GetPriority(); p != 0 {
+		t.level = uint8(min(max(p, 1), maxLevel))
+	}
+	t.fairKey = s.GetFairnessKey()
+	if len(t.fairKey) > maxFairKey { // the frontend refuses it
+		t.fairKey = t.fairKey[:maxFairKey]
+	}
+	if w := s.GetFairnessWeight(); w > 0 && w != 1 {
+		t.weight = max(w, minWeight)
 	}
 	t.maxAttempts = s.GetMaxAttempts()
 	if d := s.GetLeaseTime(); d != nil {
@@ -271,6 +281,13 @@ func (f *found) proto(o *owner, now int64) *v1.Task {
 		t.MaxAttempts = o.settings.Load().maxAttempts
 	}
 	t.ExpiresAt = timestamp(f.body.expiresAt)
+	t.Priority, t.FairnessKey, t.FairnessWeight = defaultLevel, f.body.fairKey, 1
+	if f.body.level != 0 {
+		t.Priority = int32(f.body.level)
+	}
+	if f.body.weight != 0 {
+		t.FairnessWeight = f.body.weight
+	}
 	switch f.state {
 	case storedFresh:
 		t.State = v1.TaskState_TASK_STATE_READY

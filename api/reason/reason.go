@@ -86,6 +86,13 @@ const (
 	InvalidPageToken = "INVALID_PAGE_TOKEN"
 	// InvalidUpdateMask: a path that is not part of the queue's configuration.
 	InvalidUpdateMask = "INVALID_UPDATE_MASK"
+	// InvalidPriority: negative.
+	InvalidPriority = "INVALID_PRIORITY"
+	// InvalidFairness: a fairness key that is too long, twice or one too many, or a
+	// weight that is negative or no number.
+	InvalidFairness = "INVALID_FAIRNESS"
+	// InvalidRateLimit: negative or no number.
+	InvalidRateLimit = "INVALID_RATE_LIMIT"
 	// InvalidLimit: negative.
 	InvalidLimit = "INVALID_LIMIT"
 	// InvalidScaling: settings of managed partition counts that cannot be.
@@ -165,6 +172,9 @@ var table = []struct {
 	{InvalidPageSize, codes.InvalidArgument},
 	{InvalidPageToken, codes.InvalidArgument},
 	{InvalidUpdateMask, codes.InvalidArgument},
+	{InvalidPriority, codes.InvalidArgument},
+	{InvalidFairness, codes.InvalidArgument},
+	{InvalidRateLimit, codes.InvalidArgument},
 	{InvalidLimit, codes.InvalidArgument},
 	{PayloadTooLarge, codes.InvalidArgument},
 	{RequestTooLarge, codes.InvalidArgument},

@@ -31,6 +31,9 @@ type addFlags struct {
 	headers               []string
 	delay, ttl, leaseTime time.Duration
 	maxAttempts           int
+	priority              int
+	fairnessKey           string
+	fairnessWeight        float64
 	retry                 retryFlags
 	batch, inFlight       int
 }
@@ -87,6 +90,9 @@ in flight and tells how many tasks were added.`,
 	fs.DurationVar(&f.ttl, "ttl", 0, "drop the task when it has not started so long after it was added (default: the queue's setting)")
 	fs.IntVar(&f.maxAttempts, "max-attempts", 0, "attempts before the task is dead (default: the queue's setting)")
 	fs.DurationVar(&f.leaseTime, "lease-time", 0, "how long a worker holds the task before it goes to another (default: the queue's setting)")
+	fs.IntVar(&f.priority, "priority", 0, "1 to 5, 1 goes first (default: 3)")
+	fs.StringVar(&f.fairnessKey, "fairness-key", "", "`NAME` of whose task it is: those of different keys take turns")
+	fs.Float64Var(&f.fairnessWeight, "fairness-weight", 0, "how large the key's share is, 0.001 or more (default: 1)")
 	fs.StringVar(&f.id, "id", "", "the task's `UUID`; adding it again within 10 minutes does nothing (default: a new one)")
 	f.retry.add(c)
 	fs.BoolVar(&f.progress, "progress", false, "show progress even when standard error is not a terminal")
@@ -98,7 +104,8 @@ in flight and tells how many tasks were added.`,
 // task returns what all tasks of the call have in common.
 func (f *addFlags) task(c *cobra.Command) (switchyard.Task, error) {
 	given := c.Flags().Changed
-	t := switchyard.Task{ID: f.id, Kind: f.kind, Delay: f.delay, TTL: f.ttl, LeaseTime: f.leaseTime, MaxAttempts: f.maxAttempts}
+	t := switchyard.Task{ID: f.id, Kind: f.kind, Delay: f.delay, TTL: f.ttl, LeaseTime: f.leaseTime, MaxAttempts: f.maxAttempts,
+		Priority: f.priority, FairnessKey: f.fairnessKey, FairnessWeight: f.fairnessWeight}
 	for _, h := range f.headers {
 		name, value, ok := strings.Cut(h, "=")
 		if !ok || name == "" {
@@ -130,6 +137,8 @@ func (f *addFlags) task(c *cobra.Command) (switchyard.Task, error) {
 		{"ttl", f.ttl > 0 || !given("ttl"), "be more than 0"},
 		{"lease-time", f.leaseTime > 0 || !given("lease-time"), "be more than 0"},
 		{"max-attempts", f.maxAttempts > 0 || !given("max-attempts"), "be more than 0"},
+		{"priority", f.priority > 0 || !given("priority"), "be 1 to 5"},
+		{"fairness-weight", f.fairnessWeight > 0 || !given("fairness-weight"), "be more than 0"},
 		{"batch", f.batch >= 1 && f.batch <= maxBatch, fmt.Sprintf("be 1 to %d", maxBatch)},
 		{"in-flight", f.inFlight >= 1 && f.inFlight <= maxInFlight, fmt.Sprintf("be 1 to %d", maxInFlight)},
 	} {

@@ -142,7 +142,13 @@ func (a *app) printDescription(d *v1.DescribeQueueResponse) error {
 	t.field("Rates, last 30 s", fmt.Sprintf("added %s, handed out %s, completed %s, failed %s",
 		perSecond(s.GetAddRate()), perSecond(s.GetDispatchRate()), perSecond(s.GetCompleteRate()), perSecond(s.GetFailRate())))
 	t.field("Matched at once", fmt.Sprintf("%.0f%%", 100*s.GetSyncMatchShare()))
+	if s.GetRateLimited() {
+		t.field("Rate limit", "tasks wait for it")
+	}
 	if err := t.flush(); err != nil {
+		return err
+	}
+	if err := a.printPriorities(d.GetPriorities()); err != nil {
 		return err
 	}
 	if len(d.GetPollers()) > 0 {
@@ -156,15 +162,65 @@ func (a *app) printDescription(d *v1.DescribeQueueResponse) error {
 		}
 	}
 	if len(d.GetPartitions()) > 1 {
-		fmt.Fprintln(a.stdout)
-		t = a.newTable("PARTITION", "READY", "DELAYED", "LEASED", "DEAD", "IN MEMORY", "WAITING POLLS")
-		for _, p := range d.GetPartitions() {
-			n := p.GetCounts()
-			t.row(count(p.GetPartition()), count(n.GetReady()), count(n.GetDelayed()), count(n.GetLeased()), count(n.GetDead()), count(p.GetLoadedTasks()), count(p.GetWaitingPolls()))
-		}
-		return t.flush()
+		return a.printPartitions(d.GetPartitions())
 	}
 	return nil
+}
+
+// printPriorities prints a row for each priority, unless all tasks have the usual one.
+func (a *app) printPriorities(stats []*v1.PriorityStats) error {
+	if len(stats) == 0 || len(stats) == 1 && stats[0].GetPriority() == usualPriority {
+		return nil
+	}
+	fmt.Fprintln(a.stdout)
+	t := a.newTable("PRIORITY", "READY", "OLDEST", "ADDED", "HANDED OUT", "AT ONCE")
+	for _, s := range stats {
+		t.row(count(s.GetPriority()), count(s.GetReady()), ageText(s.GetBacklogAge()), perSecond(s.GetAddRate()), perSecond(s.GetDispatchRate()),
+			fmt.Sprintf("%.0f%%", 100*s.GetSyncMatchShare()))
+	}
+	return t.flush()
+}
+
+// usualPriority is that of tasks that do not say.
+const usualPriority = 3
+
+func ageText(d *durationpb.Duration) string {
+	if d.AsDuration() <= 0 {
+		return "-"
+	}
+	return roughly(d.AsDuration())
+}
+
+// printPartitions prints the tree of a queue's partitions, each below its parent.
+func (a *app) printPartitions(all []*v1.PartitionDescription) error {
+	fmt.Fprintln(a.stdout)
+	t := a.newTable("PARTITION", "READY", "DELAYED", "LEASED", "DEAD", "OLDEST", "ADDED", "HANDED OUT", "AT ONCE", "IN MEMORY", "WAITING POLLS")
+	children := map[int32][]*v1.PartitionDescription{}
+	for _, p := range all {
+		parent := int32(-1)
+		if p.Parent != nil {
+			parent = p.GetParent()
+		}
+		children[parent] = append(children[parent], p)
+	}
+	var show func(parent int32, indent string)
+	show = func(parent int32, indent string) {
+		for _, p := range children[parent] {
+			n, s := p.GetCounts(), p.GetStats()
+			row := []string{indent + count(p.GetPartition()), count(n.GetReady()), count(n.GetDelayed()), count(n.GetLeased()), count(n.GetDead())}
+			if p.GetLoaded() {
+				row = append(row, ageText(s.GetBacklogAge()), perSecond(s.GetAddRate()), perSecond(s.GetDispatchRate()), fmt.Sprintf("%.0f%%", 100*s.GetSyncMatchShare()))
+			} else {
+				row = append(row, "-", "-", "-", "-")
+			}
+			t.row(append(row, count(p.GetLoadedTasks()), count(p.GetWaitingPolls()))...)
+			if p.GetPartition() > parent { // a tree has no loops
+				show(p.GetPartition(), indent+"  ")
+			}
+		}
+	}
+	show(-1, "")
+	return t.flush()
 }
 
 func (a *app) configFields(t *table, c *v1.QueueConfig) {
@@ -193,6 +249,7 @@ func (a *app) configFields(t *table, c *v1.QueueConfig) {
 	if c.GetTimeToLive() != nil {
 		t.field("Time to live", c.GetTimeToLive().AsDuration().String())
 	}
+	a.fairnessFields(t, c)
 }
 
 func viewTimeText(t *time.Time) string {
@@ -209,6 +266,7 @@ type configFlags struct {
 	partitions     int32
 	retry          retryFlags
 	scaling        scalingFlags
+	fairness       fairnessFlags
 }
 
 func (f *configFlags) add(c *cobra.Command) {
@@ -218,6 +276,7 @@ func (f *configFlags) add(c *cobra.Command) {
 	c.Flags().Int32Var(&f.partitions, "partitions", 0, "partitions that take new tasks, 1 to 4096 (server's default: 1 on a node by itself, 4 in a cluster)")
 	f.retry.add(c)
 	f.scaling.add(c)
+	f.fairness.add(c)
 }
 
 // config returns the settings and the paths of those that were given.
@@ -245,7 +304,11 @@ func (f *configFlags) config(c *cobra.Command) (*v1.QueueConfig, []string, error
 	given("jitter", "retry.jitter")
 	cfg.Retry = f.retry.policy(c)
 	more, err := f.scaling.config(c, cfg)
-	return cfg, append(paths, more...), err
+	if err != nil {
+		return nil, nil, err
+	}
+	fair, err := f.fairness.config(c, cfg)
+	return cfg, append(append(paths, more...), fair...), err
 }
 
 // retryFlags are a retry policy as flags.
@@ -301,7 +364,7 @@ may bring its own.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, _, err := flags.config(c)
 			if err != nil {
-				return err
+				return usageOf(c, err)
 			}
 			return a.call(c.Context(), func(ctx context.Context, conn *conn) error {
 				resp, err := conn.queues.CreateQueue(ctx, &v1.CreateQueueRequest{Namespace: a.namespace, Queue: args[0], Config: cfg})
@@ -326,7 +389,7 @@ were added with.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, paths, err := flags.config(c)
 			if err != nil {
-				return err
+				return usageOf(c, err)
 			}
 			if len(paths) == 0 {
 				return usageOf(c, errors.New("nothing to change: give at least one setting"))

@@ -72,6 +72,12 @@ func (a *app) printTask(task *v1.Task) error {
 	t.field("Worker", printable(v.Worker, 255))
 	t.field("Last error", printable(v.LastError, 1000))
 	t.field("Dead since", viewTimeText(v.DeadAt))
+	if v.Priority != 0 && v.Priority != usualPriority {
+		t.field("Priority", count(v.Priority))
+	}
+	if v.FairnessKey != "" {
+		t.field("Fairness key", fmt.Sprintf("%s, weight %g", printable(v.FairnessKey, 80), v.FairnessWeight))
+	}
 	t.field("Expires", viewTimeText(v.ExpiresAt))
 	for _, name := range slices.Sorted(maps.Keys(v.Headers)) {
 		t.field("Header", printable(name, 255)+": "+printable(v.Headers[name], 1000))

@@ -36,6 +36,10 @@ type configView struct {
 	Partitions  int32        `json:"partitions,omitempty"`
 	Retry       *retryView   `json:"retry,omitempty"`
 	Scaling     *scalingView `json:"scaling,omitempty"`
+
+	RateLimit    *float64          `json:"rate_limit,omitempty"`
+	KeyRateLimit *float64          `json:"key_rate_limit,omitempty"`
+	FairnessKeys []fairnessKeyView `json:"fairness_keys,omitempty"`
 }
 
 type queueView struct {
@@ -58,6 +62,7 @@ type statsView struct {
 	CompleteRate   float64  `json:"complete_rate"`
 	FailRate       float64  `json:"fail_rate"`
 	SyncMatchShare float64  `json:"sync_match_share"`
+	RateLimited    bool     `json:"rate_limited,omitempty"`
 }
 
 type pollerView struct {
@@ -72,11 +77,17 @@ type partitionView struct {
 	RangeID      int64      `json:"range_id"`
 	LoadedTasks  int64      `json:"loaded_tasks"`
 	WaitingPolls int32      `json:"waiting_polls"`
+
+	Loaded     bool           `json:"loaded"`
+	Stats      *statsView     `json:"stats,omitempty"`
+	Priorities []priorityView `json:"priorities,omitempty"`
+	Pollers    []pollerView   `json:"pollers,omitempty"`
 }
 
 type descriptionView struct {
 	queueView
 	Stats      statsView          `json:"stats"`
+	Priorities []priorityView     `json:"priorities"`
 	Pollers    []pollerView       `json:"pollers"`
 	Partitions []partitionView    `json:"partitions"`
 	Scaling    *scalingStatusView `json:"scaling,omitempty"`
@@ -100,6 +111,10 @@ type taskView struct {
 	LastError     string            `json:"last_error,omitempty"`
 	DeadAt        *time.Time        `json:"dead_at,omitempty"`
 	ExpiresAt     *time.Time        `json:"expires_at,omitempty"`
+
+	Priority       int32   `json:"priority,omitempty"`
+	FairnessKey    string  `json:"fairness_key,omitempty"`
+	FairnessWeight float32 `json:"fairness_weight,omitempty"`
 }
 
 func viewTime(t *timestamppb.Timestamp) *time.Time {
@@ -140,7 +155,12 @@ func viewQueue(q *v1.Queue) queueView {
 			TimeToLive:  viewSeconds(c.GetTimeToLive()),
 			Partitions:  c.GetPartitions(),
 			Scaling:     viewScaling(c.GetScaling()),
+
+			FairnessKeys: viewFairnessKeys(c.GetFairnessKeys()),
 		},
+	}
+	if c != nil {
+		v.Config.RateLimit, v.Config.KeyRateLimit = c.RateLimit, c.KeyRateLimit
 	}
 	if r := c.GetRetry(); r != nil {
 		v.Config.Retry = &retryView{
@@ -153,32 +173,47 @@ func viewQueue(q *v1.Queue) queueView {
 	return v
 }
 
+func viewStats(s *v1.QueueStats) statsView {
+	return statsView{
+		BacklogAge:     viewSeconds(s.GetBacklogAge()),
+		AddRate:        s.GetAddRate(),
+		DispatchRate:   s.GetDispatchRate(),
+		CompleteRate:   s.GetCompleteRate(),
+		FailRate:       s.GetFailRate(),
+		SyncMatchShare: s.GetSyncMatchShare(),
+		RateLimited:    s.GetRateLimited(),
+	}
+}
+
+func viewPollers(pollers []*v1.Poller) []pollerView {
+	out := []pollerView{}
+	for _, p := range pollers {
+		out = append(out, pollerView{Identity: p.GetIdentity(), LastPollAt: viewTime(p.GetLastPollAt()), Waiting: p.GetWaiting()})
+	}
+	return out
+}
+
 func viewDescription(d *v1.DescribeQueueResponse) descriptionView {
-	s := d.GetStats()
 	counts := viewCounts(d.GetCounts())
 	v := descriptionView{
-		queueView: viewQueue(d.GetQueue()),
-		Stats: statsView{
-			BacklogAge:     viewSeconds(s.GetBacklogAge()),
-			AddRate:        s.GetAddRate(),
-			DispatchRate:   s.GetDispatchRate(),
-			CompleteRate:   s.GetCompleteRate(),
-			FailRate:       s.GetFailRate(),
-			SyncMatchShare: s.GetSyncMatchShare(),
-		},
+		queueView:  viewQueue(d.GetQueue()),
+		Stats:      viewStats(d.GetStats()),
 		Scaling:    viewScalingStatus(d.GetScaling()),
-		Pollers:    []pollerView{},
+		Priorities: viewPriorities(d.GetPriorities()),
+		Pollers:    viewPollers(d.GetPollers()),
 		Partitions: []partitionView{},
 	}
 	v.Counts = &counts
-	for _, p := range d.GetPollers() {
-		v.Pollers = append(v.Pollers, pollerView{Identity: p.GetIdentity(), LastPollAt: viewTime(p.GetLastPollAt()), Waiting: p.GetWaiting()})
-	}
 	for _, p := range d.GetPartitions() {
-		v.Partitions = append(v.Partitions, partitionView{
+		w := partitionView{
 			Partition: p.GetPartition(), Counts: viewCounts(p.GetCounts()), RangeID: p.GetRangeId(),
-			LoadedTasks: p.GetLoadedTasks(), WaitingPolls: p.GetWaitingPolls(),
-		})
+			LoadedTasks: p.GetLoadedTasks(), WaitingPolls: p.GetWaitingPolls(), Loaded: p.GetLoaded(),
+		}
+		if p.GetLoaded() {
+			stats := viewStats(p.GetStats())
+			w.Stats, w.Priorities, w.Pollers = &stats, viewPriorities(p.GetPriorities()), viewPollers(p.GetPollers())
+		}
+		v.Partitions = append(v.Partitions, w)
 	}
 	return v
 }
@@ -190,6 +225,7 @@ func viewTask(t *v1.Task) taskView {
 		Headers: t.GetHeaders(), AddedAt: viewTime(t.GetAddedAt()), RunAt: viewTime(t.GetRunAt()),
 		LeaseDeadline: viewTime(t.GetLeaseDeadline()), Worker: t.GetWorkerIdentity(),
 		LastError: t.GetLastError(), DeadAt: viewTime(t.GetDeadAt()), ExpiresAt: viewTime(t.GetExpiresAt()),
+		Priority: t.GetPriority(), FairnessKey: t.GetFairnessKey(), FairnessWeight: t.GetFairnessWeight(),
 	}
 	if t.GetMaxAttempts() == 0 {
 		return v // it has ended: only its end is known

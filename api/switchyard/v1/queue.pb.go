@@ -77,7 +77,7 @@ func (x QueueScaling_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueScaling_Mode.Descriptor instead.
 func (QueueScaling_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{1, 0}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{2, 0}
 }
 
 // QueueConfig is what a queue's tasks take when they do not say otherwise.
@@ -95,6 +95,13 @@ type QueueConfig struct {
 	// when the queue is created. After it was lowered, the partitions above it
 	// are polled until they are empty.
 	Partitions int32 `protobuf:"varint,5,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	// The most tasks that are handed out per second, over all partitions, with
+	// bursts of one second. 0 stops handing out. Unset: no limit.
+	RateLimit *float64 `protobuf:"fixed64,6,opt,name=rate_limit,json=rateLimit,proto3,oneof" json:"rate_limit,omitempty"`
+	// The same for each fairness key, times its weight.
+	KeyRateLimit *float64 `protobuf:"fixed64,7,opt,name=key_rate_limit,json=keyRateLimit,proto3,oneof" json:"key_rate_limit,omitempty"`
+	// What holds for single fairness keys; at most 1000.
+	FairnessKeys []*FairnessKey `protobuf:"bytes,8,rep,name=fairness_keys,json=fairnessKeys,proto3" json:"fairness_keys,omitempty"`
 	// Lets the number of partitions follow the load. Default: off.
 	Scaling       *QueueScaling `protobuf:"bytes,10,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -166,11 +173,96 @@ func (x *QueueConfig) GetPartitions() int32 {
 	return 0
 }
 
+func (x *QueueConfig) GetRateLimit() float64 {
+	if x != nil && x.RateLimit != nil {
+		return *x.RateLimit
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetKeyRateLimit() float64 {
+	if x != nil && x.KeyRateLimit != nil {
+		return *x.KeyRateLimit
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetFairnessKeys() []*FairnessKey {
+	if x != nil {
+		return x.FairnessKeys
+	}
+	return nil
+}
+
 func (x *QueueConfig) GetScaling() *QueueScaling {
 	if x != nil {
 		return x.Scaling
 	}
 	return nil
+}
+
+// FairnessKey is what a queue's configuration says of one fairness key.
+type FairnessKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: the tasks without a key.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Instead of the weight that tasks say. 0: what they say.
+	Weight float64 `protobuf:"fixed64,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Instead of the queue's key_rate_limit, and not times the weight.
+	RateLimit     *float64 `protobuf:"fixed64,3,opt,name=rate_limit,json=rateLimit,proto3,oneof" json:"rate_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FairnessKey) Reset() {
+	*x = FairnessKey{}
+	mi := &file_switchyard_v1_queue_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FairnessKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FairnessKey) ProtoMessage() {}
+
+func (x *FairnessKey) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_queue_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FairnessKey.ProtoReflect.Descriptor instead.
+func (*FairnessKey) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *FairnessKey) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *FairnessKey) GetWeight() float64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *FairnessKey) GetRateLimit() float64 {
+	if x != nil && x.RateLimit != nil {
+		return *x.RateLimit
+	}
+	return 0
 }
 
 // QueueScaling says how a queue's number of partitions follows its load. Fields
@@ -201,7 +293,7 @@ type QueueScaling struct {
 
 func (x *QueueScaling) Reset() {
 	*x = QueueScaling{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[1]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -213,7 +305,7 @@ func (x *QueueScaling) String() string {
 func (*QueueScaling) ProtoMessage() {}
 
 func (x *QueueScaling) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[1]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -226,7 +318,7 @@ func (x *QueueScaling) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueScaling.ProtoReflect.Descriptor instead.
 func (*QueueScaling) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{1}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *QueueScaling) GetMode() QueueScaling_Mode {
@@ -310,7 +402,7 @@ type QueueScalingStatus struct {
 
 func (x *QueueScalingStatus) Reset() {
 	*x = QueueScalingStatus{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[2]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -322,7 +414,7 @@ func (x *QueueScalingStatus) String() string {
 func (*QueueScalingStatus) ProtoMessage() {}
 
 func (x *QueueScalingStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[2]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -335,7 +427,7 @@ func (x *QueueScalingStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueScalingStatus.ProtoReflect.Descriptor instead.
 func (*QueueScalingStatus) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{2}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *QueueScalingStatus) GetTarget() int32 {
@@ -387,7 +479,7 @@ type Queue struct {
 
 func (x *Queue) Reset() {
 	*x = Queue{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[3]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +491,7 @@ func (x *Queue) String() string {
 func (*Queue) ProtoMessage() {}
 
 func (x *Queue) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[3]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +504,7 @@ func (x *Queue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queue.ProtoReflect.Descriptor instead.
 func (*Queue) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{3}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Queue) GetNamespace() string {
@@ -496,7 +588,7 @@ type CreateQueueRequest struct {
 
 func (x *CreateQueueRequest) Reset() {
 	*x = CreateQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[4]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -508,7 +600,7 @@ func (x *CreateQueueRequest) String() string {
 func (*CreateQueueRequest) ProtoMessage() {}
 
 func (x *CreateQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[4]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -521,7 +613,7 @@ func (x *CreateQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateQueueRequest.ProtoReflect.Descriptor instead.
 func (*CreateQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{4}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateQueueRequest) GetNamespace() string {
@@ -554,7 +646,7 @@ type CreateQueueResponse struct {
 
 func (x *CreateQueueResponse) Reset() {
 	*x = CreateQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[5]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -566,7 +658,7 @@ func (x *CreateQueueResponse) String() string {
 func (*CreateQueueResponse) ProtoMessage() {}
 
 func (x *CreateQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[5]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -579,7 +671,7 @@ func (x *CreateQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateQueueResponse.ProtoReflect.Descriptor instead.
 func (*CreateQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{5}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateQueueResponse) GetQueue() *Queue {
@@ -603,7 +695,7 @@ type UpdateQueueRequest struct {
 
 func (x *UpdateQueueRequest) Reset() {
 	*x = UpdateQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[6]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -615,7 +707,7 @@ func (x *UpdateQueueRequest) String() string {
 func (*UpdateQueueRequest) ProtoMessage() {}
 
 func (x *UpdateQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[6]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -628,7 +720,7 @@ func (x *UpdateQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateQueueRequest.ProtoReflect.Descriptor instead.
 func (*UpdateQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{6}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *UpdateQueueRequest) GetNamespace() string {
@@ -668,7 +760,7 @@ type UpdateQueueResponse struct {
 
 func (x *UpdateQueueResponse) Reset() {
 	*x = UpdateQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[7]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +772,7 @@ func (x *UpdateQueueResponse) String() string {
 func (*UpdateQueueResponse) ProtoMessage() {}
 
 func (x *UpdateQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[7]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +785,7 @@ func (x *UpdateQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateQueueResponse.ProtoReflect.Descriptor instead.
 func (*UpdateQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{7}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UpdateQueueResponse) GetQueue() *Queue {
@@ -714,7 +806,7 @@ type DeleteQueueRequest struct {
 
 func (x *DeleteQueueRequest) Reset() {
 	*x = DeleteQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[8]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +818,7 @@ func (x *DeleteQueueRequest) String() string {
 func (*DeleteQueueRequest) ProtoMessage() {}
 
 func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[8]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +831,7 @@ func (x *DeleteQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueRequest.ProtoReflect.Descriptor instead.
 func (*DeleteQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{8}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DeleteQueueRequest) GetNamespace() string {
@@ -771,7 +863,7 @@ type DeleteQueueResponse struct {
 
 func (x *DeleteQueueResponse) Reset() {
 	*x = DeleteQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[9]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +875,7 @@ func (x *DeleteQueueResponse) String() string {
 func (*DeleteQueueResponse) ProtoMessage() {}
 
 func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[9]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +888,7 @@ func (x *DeleteQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueueResponse.ProtoReflect.Descriptor instead.
 func (*DeleteQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{9}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{10}
 }
 
 type ListQueuesRequest struct {
@@ -811,7 +903,7 @@ type ListQueuesRequest struct {
 
 func (x *ListQueuesRequest) Reset() {
 	*x = ListQueuesRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[10]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +915,7 @@ func (x *ListQueuesRequest) String() string {
 func (*ListQueuesRequest) ProtoMessage() {}
 
 func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[10]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +928,7 @@ func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
 func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{10}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListQueuesRequest) GetNamespace() string {
@@ -870,7 +962,7 @@ type ListQueuesResponse struct {
 
 func (x *ListQueuesResponse) Reset() {
 	*x = ListQueuesResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[11]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +974,7 @@ func (x *ListQueuesResponse) String() string {
 func (*ListQueuesResponse) ProtoMessage() {}
 
 func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[11]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +987,7 @@ func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
 func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{11}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListQueuesResponse) GetQueues() []*ListQueuesResponse_Entry {
@@ -926,7 +1018,7 @@ type QueueCounts struct {
 
 func (x *QueueCounts) Reset() {
 	*x = QueueCounts{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[12]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1030,7 @@ func (x *QueueCounts) String() string {
 func (*QueueCounts) ProtoMessage() {}
 
 func (x *QueueCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[12]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1043,7 @@ func (x *QueueCounts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueCounts.ProtoReflect.Descriptor instead.
 func (*QueueCounts) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{12}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *QueueCounts) GetReady() int64 {
@@ -994,7 +1086,7 @@ type Poller struct {
 
 func (x *Poller) Reset() {
 	*x = Poller{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[13]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1098,7 @@ func (x *Poller) String() string {
 func (*Poller) ProtoMessage() {}
 
 func (x *Poller) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[13]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1111,7 @@ func (x *Poller) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Poller.ProtoReflect.Descriptor instead.
 func (*Poller) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{13}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Poller) GetIdentity() string {
@@ -1049,15 +1141,22 @@ type PartitionDescription struct {
 	Counts    *QueueCounts           `protobuf:"bytes,2,opt,name=counts,proto3" json:"counts,omitempty"`
 	RangeId   int64                  `protobuf:"varint,3,opt,name=range_id,json=rangeId,proto3" json:"range_id,omitempty"`
 	// Ready tasks that are held in memory.
-	LoadedTasks   int64 `protobuf:"varint,4,opt,name=loaded_tasks,json=loadedTasks,proto3" json:"loaded_tasks,omitempty"`
-	WaitingPolls  int32 `protobuf:"varint,5,opt,name=waiting_polls,json=waitingPolls,proto3" json:"waiting_polls,omitempty"`
+	LoadedTasks  int64            `protobuf:"varint,4,opt,name=loaded_tasks,json=loadedTasks,proto3" json:"loaded_tasks,omitempty"`
+	WaitingPolls int32            `protobuf:"varint,5,opt,name=waiting_polls,json=waitingPolls,proto3" json:"waiting_polls,omitempty"`
+	Stats        *QueueStats      `protobuf:"bytes,6,opt,name=stats,proto3" json:"stats,omitempty"`
+	Priorities   []*PriorityStats `protobuf:"bytes,7,rep,name=priorities,proto3" json:"priorities,omitempty"`
+	Pollers      []*Poller        `protobuf:"bytes,8,rep,name=pollers,proto3" json:"pollers,omitempty"`
+	// The partition is in memory; otherwise there are no rates and no pollers.
+	Loaded bool `protobuf:"varint,9,opt,name=loaded,proto3" json:"loaded,omitempty"`
+	// The partition to which it forwards; a root has none.
+	Parent        *int32 `protobuf:"varint,10,opt,name=parent,proto3,oneof" json:"parent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PartitionDescription) Reset() {
 	*x = PartitionDescription{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[14]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1168,7 @@ func (x *PartitionDescription) String() string {
 func (*PartitionDescription) ProtoMessage() {}
 
 func (x *PartitionDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[14]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1181,7 @@ func (x *PartitionDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionDescription.ProtoReflect.Descriptor instead.
 func (*PartitionDescription) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{14}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PartitionDescription) GetPartition() int32 {
@@ -1120,6 +1219,132 @@ func (x *PartitionDescription) GetWaitingPolls() int32 {
 	return 0
 }
 
+func (x *PartitionDescription) GetStats() *QueueStats {
+	if x != nil {
+		return x.Stats
+	}
+	return nil
+}
+
+func (x *PartitionDescription) GetPriorities() []*PriorityStats {
+	if x != nil {
+		return x.Priorities
+	}
+	return nil
+}
+
+func (x *PartitionDescription) GetPollers() []*Poller {
+	if x != nil {
+		return x.Pollers
+	}
+	return nil
+}
+
+func (x *PartitionDescription) GetLoaded() bool {
+	if x != nil {
+		return x.Loaded
+	}
+	return false
+}
+
+func (x *PartitionDescription) GetParent() int32 {
+	if x != nil && x.Parent != nil {
+		return *x.Parent
+	}
+	return 0
+}
+
+// PriorityStats tells about the tasks of one priority. Only those that have or had
+// tasks lately are told of.
+type PriorityStats struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 5.
+	Priority int32 `protobuf:"varint,1,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Tasks that wait for a worker.
+	Ready int64 `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	// How long the oldest of them that is in memory has waited.
+	BacklogAge *durationpb.Duration `protobuf:"bytes,3,opt,name=backlog_age,json=backlogAge,proto3" json:"backlog_age,omitempty"`
+	// Tasks per second over the last 30 s.
+	AddRate      float64 `protobuf:"fixed64,4,opt,name=add_rate,json=addRate,proto3" json:"add_rate,omitempty"`
+	DispatchRate float64 `protobuf:"fixed64,5,opt,name=dispatch_rate,json=dispatchRate,proto3" json:"dispatch_rate,omitempty"`
+	// Share of the dispatched tasks of the last 30 s that met a waiting poller.
+	SyncMatchShare float64 `protobuf:"fixed64,6,opt,name=sync_match_share,json=syncMatchShare,proto3" json:"sync_match_share,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PriorityStats) Reset() {
+	*x = PriorityStats{}
+	mi := &file_switchyard_v1_queue_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PriorityStats) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PriorityStats) ProtoMessage() {}
+
+func (x *PriorityStats) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_queue_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PriorityStats.ProtoReflect.Descriptor instead.
+func (*PriorityStats) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PriorityStats) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *PriorityStats) GetReady() int64 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *PriorityStats) GetBacklogAge() *durationpb.Duration {
+	if x != nil {
+		return x.BacklogAge
+	}
+	return nil
+}
+
+func (x *PriorityStats) GetAddRate() float64 {
+	if x != nil {
+		return x.AddRate
+	}
+	return 0
+}
+
+func (x *PriorityStats) GetDispatchRate() float64 {
+	if x != nil {
+		return x.DispatchRate
+	}
+	return 0
+}
+
+func (x *PriorityStats) GetSyncMatchShare() float64 {
+	if x != nil {
+		return x.SyncMatchShare
+	}
+	return 0
+}
+
 type QueueStats struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How long the oldest ready task has waited.
@@ -1131,13 +1356,15 @@ type QueueStats struct {
 	FailRate     float64 `protobuf:"fixed64,5,opt,name=fail_rate,json=failRate,proto3" json:"fail_rate,omitempty"`
 	// Share of the dispatched tasks of the last 30 s that met a waiting poller.
 	SyncMatchShare float64 `protobuf:"fixed64,6,opt,name=sync_match_share,json=syncMatchShare,proto3" json:"sync_match_share,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Tasks wait for a rate limit.
+	RateLimited   bool `protobuf:"varint,7,opt,name=rate_limited,json=rateLimited,proto3" json:"rate_limited,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueStats) Reset() {
 	*x = QueueStats{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[15]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1376,7 @@ func (x *QueueStats) String() string {
 func (*QueueStats) ProtoMessage() {}
 
 func (x *QueueStats) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[15]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1389,7 @@ func (x *QueueStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueStats.ProtoReflect.Descriptor instead.
 func (*QueueStats) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{15}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QueueStats) GetBacklogAge() *durationpb.Duration {
@@ -1207,6 +1434,13 @@ func (x *QueueStats) GetSyncMatchShare() float64 {
 	return 0
 }
 
+func (x *QueueStats) GetRateLimited() bool {
+	if x != nil {
+		return x.RateLimited
+	}
+	return false
+}
+
 type DescribeQueueRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1217,7 +1451,7 @@ type DescribeQueueRequest struct {
 
 func (x *DescribeQueueRequest) Reset() {
 	*x = DescribeQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[16]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1229,7 +1463,7 @@ func (x *DescribeQueueRequest) String() string {
 func (*DescribeQueueRequest) ProtoMessage() {}
 
 func (x *DescribeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[16]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1242,7 +1476,7 @@ func (x *DescribeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeQueueRequest.ProtoReflect.Descriptor instead.
 func (*DescribeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{16}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DescribeQueueRequest) GetNamespace() string {
@@ -1267,6 +1501,7 @@ type DescribeQueueResponse struct {
 	// Who polled within the last 5 minutes.
 	Pollers       []*Poller               `protobuf:"bytes,4,rep,name=pollers,proto3" json:"pollers,omitempty"`
 	Partitions    []*PartitionDescription `protobuf:"bytes,5,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	Priorities    []*PriorityStats        `protobuf:"bytes,6,rep,name=priorities,proto3" json:"priorities,omitempty"`
 	Scaling       *QueueScalingStatus     `protobuf:"bytes,10,opt,name=scaling,proto3" json:"scaling,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1274,7 +1509,7 @@ type DescribeQueueResponse struct {
 
 func (x *DescribeQueueResponse) Reset() {
 	*x = DescribeQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[17]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1286,7 +1521,7 @@ func (x *DescribeQueueResponse) String() string {
 func (*DescribeQueueResponse) ProtoMessage() {}
 
 func (x *DescribeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[17]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1299,7 +1534,7 @@ func (x *DescribeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeQueueResponse.ProtoReflect.Descriptor instead.
 func (*DescribeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{17}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DescribeQueueResponse) GetQueue() *Queue {
@@ -1337,6 +1572,13 @@ func (x *DescribeQueueResponse) GetPartitions() []*PartitionDescription {
 	return nil
 }
 
+func (x *DescribeQueueResponse) GetPriorities() []*PriorityStats {
+	if x != nil {
+		return x.Priorities
+	}
+	return nil
+}
+
 func (x *DescribeQueueResponse) GetScaling() *QueueScalingStatus {
 	if x != nil {
 		return x.Scaling
@@ -1354,7 +1596,7 @@ type PauseQueueRequest struct {
 
 func (x *PauseQueueRequest) Reset() {
 	*x = PauseQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[18]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1608,7 @@ func (x *PauseQueueRequest) String() string {
 func (*PauseQueueRequest) ProtoMessage() {}
 
 func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[18]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1621,7 @@ func (x *PauseQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueRequest.ProtoReflect.Descriptor instead.
 func (*PauseQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{18}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PauseQueueRequest) GetNamespace() string {
@@ -1405,7 +1647,7 @@ type PauseQueueResponse struct {
 
 func (x *PauseQueueResponse) Reset() {
 	*x = PauseQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[19]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1659,7 @@ func (x *PauseQueueResponse) String() string {
 func (*PauseQueueResponse) ProtoMessage() {}
 
 func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[19]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1672,7 @@ func (x *PauseQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseQueueResponse.ProtoReflect.Descriptor instead.
 func (*PauseQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{19}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PauseQueueResponse) GetQueue() *Queue {
@@ -1450,7 +1692,7 @@ type ResumeQueueRequest struct {
 
 func (x *ResumeQueueRequest) Reset() {
 	*x = ResumeQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[20]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1704,7 @@ func (x *ResumeQueueRequest) String() string {
 func (*ResumeQueueRequest) ProtoMessage() {}
 
 func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[20]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1717,7 @@ func (x *ResumeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueRequest.ProtoReflect.Descriptor instead.
 func (*ResumeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{20}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResumeQueueRequest) GetNamespace() string {
@@ -1501,7 +1743,7 @@ type ResumeQueueResponse struct {
 
 func (x *ResumeQueueResponse) Reset() {
 	*x = ResumeQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[21]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1755,7 @@ func (x *ResumeQueueResponse) String() string {
 func (*ResumeQueueResponse) ProtoMessage() {}
 
 func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[21]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1768,7 @@ func (x *ResumeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeQueueResponse.ProtoReflect.Descriptor instead.
 func (*ResumeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{21}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ResumeQueueResponse) GetQueue() *Queue {
@@ -1547,7 +1789,7 @@ type PurgeQueueRequest struct {
 
 func (x *PurgeQueueRequest) Reset() {
 	*x = PurgeQueueRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[22]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1801,7 @@ func (x *PurgeQueueRequest) String() string {
 func (*PurgeQueueRequest) ProtoMessage() {}
 
 func (x *PurgeQueueRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[22]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1814,7 @@ func (x *PurgeQueueRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeQueueRequest.ProtoReflect.Descriptor instead.
 func (*PurgeQueueRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{22}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PurgeQueueRequest) GetNamespace() string {
@@ -1606,7 +1848,7 @@ type PurgeQueueResponse struct {
 
 func (x *PurgeQueueResponse) Reset() {
 	*x = PurgeQueueResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[23]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1860,7 @@ func (x *PurgeQueueResponse) String() string {
 func (*PurgeQueueResponse) ProtoMessage() {}
 
 func (x *PurgeQueueResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[23]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1873,7 @@ func (x *PurgeQueueResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeQueueResponse.ProtoReflect.Descriptor instead.
 func (*PurgeQueueResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{23}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PurgeQueueResponse) GetPurged() int64 {
@@ -1654,7 +1896,7 @@ type ListDeadTasksRequest struct {
 
 func (x *ListDeadTasksRequest) Reset() {
 	*x = ListDeadTasksRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[24]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1908,7 @@ func (x *ListDeadTasksRequest) String() string {
 func (*ListDeadTasksRequest) ProtoMessage() {}
 
 func (x *ListDeadTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[24]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1921,7 @@ func (x *ListDeadTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListDeadTasksRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{24}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListDeadTasksRequest) GetNamespace() string {
@@ -1720,7 +1962,7 @@ type ListDeadTasksResponse struct {
 
 func (x *ListDeadTasksResponse) Reset() {
 	*x = ListDeadTasksResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[25]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1974,7 @@ func (x *ListDeadTasksResponse) String() string {
 func (*ListDeadTasksResponse) ProtoMessage() {}
 
 func (x *ListDeadTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[25]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1987,7 @@ func (x *ListDeadTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListDeadTasksResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{25}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListDeadTasksResponse) GetTasks() []*Task {
@@ -1776,7 +2018,7 @@ type RedriveDeadTasksRequest struct {
 
 func (x *RedriveDeadTasksRequest) Reset() {
 	*x = RedriveDeadTasksRequest{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[26]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +2030,7 @@ func (x *RedriveDeadTasksRequest) String() string {
 func (*RedriveDeadTasksRequest) ProtoMessage() {}
 
 func (x *RedriveDeadTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[26]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +2043,7 @@ func (x *RedriveDeadTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveDeadTasksRequest.ProtoReflect.Descriptor instead.
 func (*RedriveDeadTasksRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{26}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RedriveDeadTasksRequest) GetNamespace() string {
@@ -1841,7 +2083,7 @@ type RedriveDeadTasksResponse struct {
 
 func (x *RedriveDeadTasksResponse) Reset() {
 	*x = RedriveDeadTasksResponse{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[27]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +2095,7 @@ func (x *RedriveDeadTasksResponse) String() string {
 func (*RedriveDeadTasksResponse) ProtoMessage() {}
 
 func (x *RedriveDeadTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[27]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2108,7 @@ func (x *RedriveDeadTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveDeadTasksResponse.ProtoReflect.Descriptor instead.
 func (*RedriveDeadTasksResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{27}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RedriveDeadTasksResponse) GetRedriven() int64 {
@@ -1888,7 +2130,7 @@ type QueueScaling_Rule struct {
 
 func (x *QueueScaling_Rule) Reset() {
 	*x = QueueScaling_Rule{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[28]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +2142,7 @@ func (x *QueueScaling_Rule) String() string {
 func (*QueueScaling_Rule) ProtoMessage() {}
 
 func (x *QueueScaling_Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[28]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +2155,7 @@ func (x *QueueScaling_Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueScaling_Rule.ProtoReflect.Descriptor instead.
 func (*QueueScaling_Rule) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{1, 0}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{2, 0}
 }
 
 func (x *QueueScaling_Rule) GetWindow() *durationpb.Duration {
@@ -1940,7 +2182,7 @@ type ListQueuesResponse_Entry struct {
 
 func (x *ListQueuesResponse_Entry) Reset() {
 	*x = ListQueuesResponse_Entry{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[29]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2194,7 @@ func (x *ListQueuesResponse_Entry) String() string {
 func (*ListQueuesResponse_Entry) ProtoMessage() {}
 
 func (x *ListQueuesResponse_Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[29]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2207,7 @@ func (x *ListQueuesResponse_Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQueuesResponse_Entry.ProtoReflect.Descriptor instead.
 func (*ListQueuesResponse_Entry) Descriptor() ([]byte, []int) {
-	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{11, 0}
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{12, 0}
 }
 
 func (x *ListQueuesResponse_Entry) GetQueue() *Queue {
@@ -1986,7 +2228,7 @@ var File_switchyard_v1_queue_proto protoreflect.FileDescriptor
 
 const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x19switchyard/v1/queue.proto\x12\rswitchyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18switchyard/v1/task.proto\"\xb0\x02\n" +
+	"\x19switchyard/v1/queue.proto\x12\rswitchyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18switchyard/v1/task.proto\"\xe2\x03\n" +
 	"\vQueueConfig\x128\n" +
 	"\n" +
 	"lease_time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\tleaseTime\x12!\n" +
@@ -1996,9 +2238,21 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"timeToLive\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x05 \x01(\x05R\n" +
-	"partitions\x125\n" +
+	"partitions\x12\"\n" +
+	"\n" +
+	"rate_limit\x18\x06 \x01(\x01H\x00R\trateLimit\x88\x01\x01\x12)\n" +
+	"\x0ekey_rate_limit\x18\a \x01(\x01H\x01R\fkeyRateLimit\x88\x01\x01\x12?\n" +
+	"\rfairness_keys\x18\b \x03(\v2\x1a.switchyard.v1.FairnessKeyR\ffairnessKeys\x125\n" +
 	"\ascaling\x18\n" +
-	" \x01(\v2\x1b.switchyard.v1.QueueScalingR\ascaling\"\xa7\x04\n" +
+	" \x01(\v2\x1b.switchyard.v1.QueueScalingR\ascalingB\r\n" +
+	"\v_rate_limitB\x11\n" +
+	"\x0f_key_rate_limit\"j\n" +
+	"\vFairnessKey\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
+	"\x06weight\x18\x02 \x01(\x01R\x06weight\x12\"\n" +
+	"\n" +
+	"rate_limit\x18\x03 \x01(\x01H\x00R\trateLimit\x88\x01\x01B\r\n" +
+	"\v_rate_limit\"\xa7\x04\n" +
 	"\fQueueScaling\x124\n" +
 	"\x04mode\x18\x01 \x01(\x0e2 .switchyard.v1.QueueScaling.ModeR\x04mode\x12%\n" +
 	"\x0emin_partitions\x18\x02 \x01(\x05R\rminPartitions\x12%\n" +
@@ -2076,13 +2330,30 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12<\n" +
 	"\flast_poll_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"lastPollAt\x12\x18\n" +
-	"\awaiting\x18\x03 \x01(\x05R\awaiting\"\xcb\x01\n" +
+	"\awaiting\x18\x03 \x01(\x05R\awaiting\"\xab\x03\n" +
 	"\x14PartitionDescription\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x122\n" +
 	"\x06counts\x18\x02 \x01(\v2\x1a.switchyard.v1.QueueCountsR\x06counts\x12\x19\n" +
 	"\brange_id\x18\x03 \x01(\x03R\arangeId\x12!\n" +
 	"\floaded_tasks\x18\x04 \x01(\x03R\vloadedTasks\x12#\n" +
-	"\rwaiting_polls\x18\x05 \x01(\x05R\fwaitingPolls\"\xf4\x01\n" +
+	"\rwaiting_polls\x18\x05 \x01(\x05R\fwaitingPolls\x12/\n" +
+	"\x05stats\x18\x06 \x01(\v2\x19.switchyard.v1.QueueStatsR\x05stats\x12<\n" +
+	"\n" +
+	"priorities\x18\a \x03(\v2\x1c.switchyard.v1.PriorityStatsR\n" +
+	"priorities\x12/\n" +
+	"\apollers\x18\b \x03(\v2\x15.switchyard.v1.PollerR\apollers\x12\x16\n" +
+	"\x06loaded\x18\t \x01(\bR\x06loaded\x12\x1b\n" +
+	"\x06parent\x18\n" +
+	" \x01(\x05H\x00R\x06parent\x88\x01\x01B\t\n" +
+	"\a_parent\"\xe7\x01\n" +
+	"\rPriorityStats\x12\x1a\n" +
+	"\bpriority\x18\x01 \x01(\x05R\bpriority\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\x03R\x05ready\x12:\n" +
+	"\vbacklog_age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"backlogAge\x12\x19\n" +
+	"\badd_rate\x18\x04 \x01(\x01R\aaddRate\x12#\n" +
+	"\rdispatch_rate\x18\x05 \x01(\x01R\fdispatchRate\x12(\n" +
+	"\x10sync_match_share\x18\x06 \x01(\x01R\x0esyncMatchShare\"\x97\x02\n" +
 	"\n" +
 	"QueueStats\x12:\n" +
 	"\vbacklog_age\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\n" +
@@ -2091,10 +2362,11 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\rdispatch_rate\x18\x03 \x01(\x01R\fdispatchRate\x12#\n" +
 	"\rcomplete_rate\x18\x04 \x01(\x01R\fcompleteRate\x12\x1b\n" +
 	"\tfail_rate\x18\x05 \x01(\x01R\bfailRate\x12(\n" +
-	"\x10sync_match_share\x18\x06 \x01(\x01R\x0esyncMatchShare\"J\n" +
+	"\x10sync_match_share\x18\x06 \x01(\x01R\x0esyncMatchShare\x12!\n" +
+	"\frate_limited\x18\a \x01(\bR\vrateLimited\"J\n" +
 	"\x14DescribeQueueRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
-	"\x05queue\x18\x02 \x01(\tR\x05queue\"\xdb\x02\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\"\x99\x03\n" +
 	"\x15DescribeQueueResponse\x12*\n" +
 	"\x05queue\x18\x01 \x01(\v2\x14.switchyard.v1.QueueR\x05queue\x122\n" +
 	"\x06counts\x18\x02 \x01(\v2\x1a.switchyard.v1.QueueCountsR\x06counts\x12/\n" +
@@ -2102,7 +2374,10 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\apollers\x18\x04 \x03(\v2\x15.switchyard.v1.PollerR\apollers\x12C\n" +
 	"\n" +
 	"partitions\x18\x05 \x03(\v2#.switchyard.v1.PartitionDescriptionR\n" +
-	"partitions\x12;\n" +
+	"partitions\x12<\n" +
+	"\n" +
+	"priorities\x18\x06 \x03(\v2\x1c.switchyard.v1.PriorityStatsR\n" +
+	"priorities\x12;\n" +
 	"\ascaling\x18\n" +
 	" \x01(\v2!.switchyard.v1.QueueScalingStatusR\ascaling\"G\n" +
 	"\x11PauseQueueRequest\x12\x1c\n" +
@@ -2165,102 +2440,110 @@ func file_switchyard_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_switchyard_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_switchyard_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_switchyard_v1_queue_proto_goTypes = []any{
 	(QueueScaling_Mode)(0),           // 0: switchyard.v1.QueueScaling.Mode
 	(*QueueConfig)(nil),              // 1: switchyard.v1.QueueConfig
-	(*QueueScaling)(nil),             // 2: switchyard.v1.QueueScaling
-	(*QueueScalingStatus)(nil),       // 3: switchyard.v1.QueueScalingStatus
-	(*Queue)(nil),                    // 4: switchyard.v1.Queue
-	(*CreateQueueRequest)(nil),       // 5: switchyard.v1.CreateQueueRequest
-	(*CreateQueueResponse)(nil),      // 6: switchyard.v1.CreateQueueResponse
-	(*UpdateQueueRequest)(nil),       // 7: switchyard.v1.UpdateQueueRequest
-	(*UpdateQueueResponse)(nil),      // 8: switchyard.v1.UpdateQueueResponse
-	(*DeleteQueueRequest)(nil),       // 9: switchyard.v1.DeleteQueueRequest
-	(*DeleteQueueResponse)(nil),      // 10: switchyard.v1.DeleteQueueResponse
-	(*ListQueuesRequest)(nil),        // 11: switchyard.v1.ListQueuesRequest
-	(*ListQueuesResponse)(nil),       // 12: switchyard.v1.ListQueuesResponse
-	(*QueueCounts)(nil),              // 13: switchyard.v1.QueueCounts
-	(*Poller)(nil),                   // 14: switchyard.v1.Poller
-	(*PartitionDescription)(nil),     // 15: switchyard.v1.PartitionDescription
-	(*QueueStats)(nil),               // 16: switchyard.v1.QueueStats
-	(*DescribeQueueRequest)(nil),     // 17: switchyard.v1.DescribeQueueRequest
-	(*DescribeQueueResponse)(nil),    // 18: switchyard.v1.DescribeQueueResponse
-	(*PauseQueueRequest)(nil),        // 19: switchyard.v1.PauseQueueRequest
-	(*PauseQueueResponse)(nil),       // 20: switchyard.v1.PauseQueueResponse
-	(*ResumeQueueRequest)(nil),       // 21: switchyard.v1.ResumeQueueRequest
-	(*ResumeQueueResponse)(nil),      // 22: switchyard.v1.ResumeQueueResponse
-	(*PurgeQueueRequest)(nil),        // 23: switchyard.v1.PurgeQueueRequest
-	(*PurgeQueueResponse)(nil),       // 24: switchyard.v1.PurgeQueueResponse
-	(*ListDeadTasksRequest)(nil),     // 25: switchyard.v1.ListDeadTasksRequest
-	(*ListDeadTasksResponse)(nil),    // 26: switchyard.v1.ListDeadTasksResponse
-	(*RedriveDeadTasksRequest)(nil),  // 27: switchyard.v1.RedriveDeadTasksRequest
-	(*RedriveDeadTasksResponse)(nil), // 28: switchyard.v1.RedriveDeadTasksResponse
-	(*QueueScaling_Rule)(nil),        // 29: switchyard.v1.QueueScaling.Rule
-	(*ListQueuesResponse_Entry)(nil), // 30: switchyard.v1.ListQueuesResponse.Entry
-	(*durationpb.Duration)(nil),      // 31: google.protobuf.Duration
-	(*RetryPolicy)(nil),              // 32: switchyard.v1.RetryPolicy
-	(*timestamppb.Timestamp)(nil),    // 33: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),    // 34: google.protobuf.FieldMask
-	(*Task)(nil),                     // 35: switchyard.v1.Task
+	(*FairnessKey)(nil),              // 2: switchyard.v1.FairnessKey
+	(*QueueScaling)(nil),             // 3: switchyard.v1.QueueScaling
+	(*QueueScalingStatus)(nil),       // 4: switchyard.v1.QueueScalingStatus
+	(*Queue)(nil),                    // 5: switchyard.v1.Queue
+	(*CreateQueueRequest)(nil),       // 6: switchyard.v1.CreateQueueRequest
+	(*CreateQueueResponse)(nil),      // 7: switchyard.v1.CreateQueueResponse
+	(*UpdateQueueRequest)(nil),       // 8: switchyard.v1.UpdateQueueRequest
+	(*UpdateQueueResponse)(nil),      // 9: switchyard.v1.UpdateQueueResponse
+	(*DeleteQueueRequest)(nil),       // 10: switchyard.v1.DeleteQueueRequest
+	(*DeleteQueueResponse)(nil),      // 11: switchyard.v1.DeleteQueueResponse
+	(*ListQueuesRequest)(nil),        // 12: switchyard.v1.ListQueuesRequest
+	(*ListQueuesResponse)(nil),       // 13: switchyard.v1.ListQueuesResponse
+	(*QueueCounts)(nil),              // 14: switchyard.v1.QueueCounts
+	(*Poller)(nil),                   // 15: switchyard.v1.Poller
+	(*PartitionDescription)(nil),     // 16: switchyard.v1.PartitionDescription
+	(*PriorityStats)(nil),            // 17: switchyard.v1.PriorityStats
+	(*QueueStats)(nil),               // 18: switchyard.v1.QueueStats
+	(*DescribeQueueRequest)(nil),     // 19: switchyard.v1.DescribeQueueRequest
+	(*DescribeQueueResponse)(nil),    // 20: switchyard.v1.DescribeQueueResponse
+	(*PauseQueueRequest)(nil),        // 21: switchyard.v1.PauseQueueRequest
+	(*PauseQueueResponse)(nil),       // 22: switchyard.v1.PauseQueueResponse
+	(*ResumeQueueRequest)(nil),       // 23: switchyard.v1.ResumeQueueRequest
+	(*ResumeQueueResponse)(nil),      // 24: switchyard.v1.ResumeQueueResponse
+	(*PurgeQueueRequest)(nil),        // 25: switchyard.v1.PurgeQueueRequest
+	(*PurgeQueueResponse)(nil),       // 26: switchyard.v1.PurgeQueueResponse
+	(*ListDeadTasksRequest)(nil),     // 27: switchyard.v1.ListDeadTasksRequest
+	(*ListDeadTasksResponse)(nil),    // 28: switchyard.v1.ListDeadTasksResponse
+	(*RedriveDeadTasksRequest)(nil),  // 29: switchyard.v1.RedriveDeadTasksRequest
+	(*RedriveDeadTasksResponse)(nil), // 30: switchyard.v1.RedriveDeadTasksResponse
+	(*QueueScaling_Rule)(nil),        // 31: switchyard.v1.QueueScaling.Rule
+	(*ListQueuesResponse_Entry)(nil), // 32: switchyard.v1.ListQueuesResponse.Entry
+	(*durationpb.Duration)(nil),      // 33: google.protobuf.Duration
+	(*RetryPolicy)(nil),              // 34: switchyard.v1.RetryPolicy
+	(*timestamppb.Timestamp)(nil),    // 35: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),    // 36: google.protobuf.FieldMask
+	(*Task)(nil),                     // 37: switchyard.v1.Task
 }
 var file_switchyard_v1_queue_proto_depIdxs = []int32{
-	31, // 0: switchyard.v1.QueueConfig.lease_time:type_name -> google.protobuf.Duration
-	32, // 1: switchyard.v1.QueueConfig.retry:type_name -> switchyard.v1.RetryPolicy
-	31, // 2: switchyard.v1.QueueConfig.time_to_live:type_name -> google.protobuf.Duration
-	2,  // 3: switchyard.v1.QueueConfig.scaling:type_name -> switchyard.v1.QueueScaling
-	0,  // 4: switchyard.v1.QueueScaling.mode:type_name -> switchyard.v1.QueueScaling.Mode
-	29, // 5: switchyard.v1.QueueScaling.up:type_name -> switchyard.v1.QueueScaling.Rule
-	29, // 6: switchyard.v1.QueueScaling.down:type_name -> switchyard.v1.QueueScaling.Rule
-	1,  // 7: switchyard.v1.Queue.config:type_name -> switchyard.v1.QueueConfig
-	33, // 8: switchyard.v1.Queue.created_at:type_name -> google.protobuf.Timestamp
-	33, // 9: switchyard.v1.Queue.updated_at:type_name -> google.protobuf.Timestamp
-	1,  // 10: switchyard.v1.CreateQueueRequest.config:type_name -> switchyard.v1.QueueConfig
-	4,  // 11: switchyard.v1.CreateQueueResponse.queue:type_name -> switchyard.v1.Queue
-	1,  // 12: switchyard.v1.UpdateQueueRequest.config:type_name -> switchyard.v1.QueueConfig
-	34, // 13: switchyard.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
-	4,  // 14: switchyard.v1.UpdateQueueResponse.queue:type_name -> switchyard.v1.Queue
-	30, // 15: switchyard.v1.ListQueuesResponse.queues:type_name -> switchyard.v1.ListQueuesResponse.Entry
-	33, // 16: switchyard.v1.Poller.last_poll_at:type_name -> google.protobuf.Timestamp
-	13, // 17: switchyard.v1.PartitionDescription.counts:type_name -> switchyard.v1.QueueCounts
-	31, // 18: switchyard.v1.QueueStats.backlog_age:type_name -> google.protobuf.Duration
-	4,  // 19: switchyard.v1.DescribeQueueResponse.queue:type_name -> switchyard.v1.Queue
-	13, // 20: switchyard.v1.DescribeQueueResponse.counts:type_name -> switchyard.v1.QueueCounts
-	16, // 21: switchyard.v1.DescribeQueueResponse.stats:type_name -> switchyard.v1.QueueStats
-	14, // 22: switchyard.v1.DescribeQueueResponse.pollers:type_name -> switchyard.v1.Poller
-	15, // 23: switchyard.v1.DescribeQueueResponse.partitions:type_name -> switchyard.v1.PartitionDescription
-	3,  // 24: switchyard.v1.DescribeQueueResponse.scaling:type_name -> switchyard.v1.QueueScalingStatus
-	4,  // 25: switchyard.v1.PauseQueueResponse.queue:type_name -> switchyard.v1.Queue
-	4,  // 26: switchyard.v1.ResumeQueueResponse.queue:type_name -> switchyard.v1.Queue
-	35, // 27: switchyard.v1.ListDeadTasksResponse.tasks:type_name -> switchyard.v1.Task
-	31, // 28: switchyard.v1.QueueScaling.Rule.window:type_name -> google.protobuf.Duration
-	4,  // 29: switchyard.v1.ListQueuesResponse.Entry.queue:type_name -> switchyard.v1.Queue
-	13, // 30: switchyard.v1.ListQueuesResponse.Entry.counts:type_name -> switchyard.v1.QueueCounts
-	5,  // 31: switchyard.v1.QueueService.CreateQueue:input_type -> switchyard.v1.CreateQueueRequest
-	7,  // 32: switchyard.v1.QueueService.UpdateQueue:input_type -> switchyard.v1.UpdateQueueRequest
-	9,  // 33: switchyard.v1.QueueService.DeleteQueue:input_type -> switchyard.v1.DeleteQueueRequest
-	11, // 34: switchyard.v1.QueueService.ListQueues:input_type -> switchyard.v1.ListQueuesRequest
-	17, // 35: switchyard.v1.QueueService.DescribeQueue:input_type -> switchyard.v1.DescribeQueueRequest
-	19, // 36: switchyard.v1.QueueService.PauseQueue:input_type -> switchyard.v1.PauseQueueRequest
-	21, // 37: switchyard.v1.QueueService.ResumeQueue:input_type -> switchyard.v1.ResumeQueueRequest
-	23, // 38: switchyard.v1.QueueService.PurgeQueue:input_type -> switchyard.v1.PurgeQueueRequest
-	25, // 39: switchyard.v1.QueueService.ListDeadTasks:input_type -> switchyard.v1.ListDeadTasksRequest
-	27, // 40: switchyard.v1.QueueService.RedriveDeadTasks:input_type -> switchyard.v1.RedriveDeadTasksRequest
-	6,  // 41: switchyard.v1.QueueService.CreateQueue:output_type -> switchyard.v1.CreateQueueResponse
-	8,  // 42: switchyard.v1.QueueService.UpdateQueue:output_type -> switchyard.v1.UpdateQueueResponse
-	10, // 43: switchyard.v1.QueueService.DeleteQueue:output_type -> switchyard.v1.DeleteQueueResponse
-	12, // 44: switchyard.v1.QueueService.ListQueues:output_type -> switchyard.v1.ListQueuesResponse
-	18, // 45: switchyard.v1.QueueService.DescribeQueue:output_type -> switchyard.v1.DescribeQueueResponse
-	20, // 46: switchyard.v1.QueueService.PauseQueue:output_type -> switchyard.v1.PauseQueueResponse
-	22, // 47: switchyard.v1.QueueService.ResumeQueue:output_type -> switchyard.v1.ResumeQueueResponse
-	24, // 48: switchyard.v1.QueueService.PurgeQueue:output_type -> switchyard.v1.PurgeQueueResponse
-	26, // 49: switchyard.v1.QueueService.ListDeadTasks:output_type -> switchyard.v1.ListDeadTasksResponse
-	28, // 50: switchyard.v1.QueueService.RedriveDeadTasks:output_type -> switchyard.v1.RedriveDeadTasksResponse
-	41, // [41:51] is the sub-list for method output_type
-	31, // [31:41] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	33, // 0: switchyard.v1.QueueConfig.lease_time:type_name -> google.protobuf.Duration
+	34, // 1: switchyard.v1.QueueConfig.retry:type_name -> switchyard.v1.RetryPolicy
+	33, // 2: switchyard.v1.QueueConfig.time_to_live:type_name -> google.protobuf.Duration
+	2,  // 3: switchyard.v1.QueueConfig.fairness_keys:type_name -> switchyard.v1.FairnessKey
+	3,  // 4: switchyard.v1.QueueConfig.scaling:type_name -> switchyard.v1.QueueScaling
+	0,  // 5: switchyard.v1.QueueScaling.mode:type_name -> switchyard.v1.QueueScaling.Mode
+	31, // 6: switchyard.v1.QueueScaling.up:type_name -> switchyard.v1.QueueScaling.Rule
+	31, // 7: switchyard.v1.QueueScaling.down:type_name -> switchyard.v1.QueueScaling.Rule
+	1,  // 8: switchyard.v1.Queue.config:type_name -> switchyard.v1.QueueConfig
+	35, // 9: switchyard.v1.Queue.created_at:type_name -> google.protobuf.Timestamp
+	35, // 10: switchyard.v1.Queue.updated_at:type_name -> google.protobuf.Timestamp
+	1,  // 11: switchyard.v1.CreateQueueRequest.config:type_name -> switchyard.v1.QueueConfig
+	5,  // 12: switchyard.v1.CreateQueueResponse.queue:type_name -> switchyard.v1.Queue
+	1,  // 13: switchyard.v1.UpdateQueueRequest.config:type_name -> switchyard.v1.QueueConfig
+	36, // 14: switchyard.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	5,  // 15: switchyard.v1.UpdateQueueResponse.queue:type_name -> switchyard.v1.Queue
+	32, // 16: switchyard.v1.ListQueuesResponse.queues:type_name -> switchyard.v1.ListQueuesResponse.Entry
+	35, // 17: switchyard.v1.Poller.last_poll_at:type_name -> google.protobuf.Timestamp
+	14, // 18: switchyard.v1.PartitionDescription.counts:type_name -> switchyard.v1.QueueCounts
+	18, // 19: switchyard.v1.PartitionDescription.stats:type_name -> switchyard.v1.QueueStats
+	17, // 20: switchyard.v1.PartitionDescription.priorities:type_name -> switchyard.v1.PriorityStats
+	15, // 21: switchyard.v1.PartitionDescription.pollers:type_name -> switchyard.v1.Poller
+	33, // 22: switchyard.v1.PriorityStats.backlog_age:type_name -> google.protobuf.Duration
+	33, // 23: switchyard.v1.QueueStats.backlog_age:type_name -> google.protobuf.Duration
+	5,  // 24: switchyard.v1.DescribeQueueResponse.queue:type_name -> switchyard.v1.Queue
+	14, // 25: switchyard.v1.DescribeQueueResponse.counts:type_name -> switchyard.v1.QueueCounts
+	18, // 26: switchyard.v1.DescribeQueueResponse.stats:type_name -> switchyard.v1.QueueStats
+	15, // 27: switchyard.v1.DescribeQueueResponse.pollers:type_name -> switchyard.v1.Poller
+	16, // 28: switchyard.v1.DescribeQueueResponse.partitions:type_name -> switchyard.v1.PartitionDescription
+	17, // 29: switchyard.v1.DescribeQueueResponse.priorities:type_name -> switchyard.v1.PriorityStats
+	4,  // 30: switchyard.v1.DescribeQueueResponse.scaling:type_name -> switchyard.v1.QueueScalingStatus
+	5,  // 31: switchyard.v1.PauseQueueResponse.queue:type_name -> switchyard.v1.Queue
+	5,  // 32: switchyard.v1.ResumeQueueResponse.queue:type_name -> switchyard.v1.Queue
+	37, // 33: switchyard.v1.ListDeadTasksResponse.tasks:type_name -> switchyard.v1.Task
+	33, // 34: switchyard.v1.QueueScaling.Rule.window:type_name -> google.protobuf.Duration
+	5,  // 35: switchyard.v1.ListQueuesResponse.Entry.queue:type_name -> switchyard.v1.Queue
+	14, // 36: switchyard.v1.ListQueuesResponse.Entry.counts:type_name -> switchyard.v1.QueueCounts
+	6,  // 37: switchyard.v1.QueueService.CreateQueue:input_type -> switchyard.v1.CreateQueueRequest
+	8,  // 38: switchyard.v1.QueueService.UpdateQueue:input_type -> switchyard.v1.UpdateQueueRequest
+	10, // 39: switchyard.v1.QueueService.DeleteQueue:input_type -> switchyard.v1.DeleteQueueRequest
+	12, // 40: switchyard.v1.QueueService.ListQueues:input_type -> switchyard.v1.ListQueuesRequest
+	19, // 41: switchyard.v1.QueueService.DescribeQueue:input_type -> switchyard.v1.DescribeQueueRequest
+	21, // 42: switchyard.v1.QueueService.PauseQueue:input_type -> switchyard.v1.PauseQueueRequest
+	23, // 43: switchyard.v1.QueueService.ResumeQueue:input_type -> switchyard.v1.ResumeQueueRequest
+	25, // 44: switchyard.v1.QueueService.PurgeQueue:input_type -> switchyard.v1.PurgeQueueRequest
+	27, // 45: switchyard.v1.QueueService.ListDeadTasks:input_type -> switchyard.v1.ListDeadTasksRequest
+	29, // 46: switchyard.v1.QueueService.RedriveDeadTasks:input_type -> switchyard.v1.RedriveDeadTasksRequest
+	7,  // 47: switchyard.v1.QueueService.CreateQueue:output_type -> switchyard.v1.CreateQueueResponse
+	9,  // 48: switchyard.v1.QueueService.UpdateQueue:output_type -> switchyard.v1.UpdateQueueResponse
+	11, // 49: switchyard.v1.QueueService.DeleteQueue:output_type -> switchyard.v1.DeleteQueueResponse
+	13, // 50: switchyard.v1.QueueService.ListQueues:output_type -> switchyard.v1.ListQueuesResponse
+	20, // 51: switchyard.v1.QueueService.DescribeQueue:output_type -> switchyard.v1.DescribeQueueResponse
+	22, // 52: switchyard.v1.QueueService.PauseQueue:output_type -> switchyard.v1.PauseQueueResponse
+	24, // 53: switchyard.v1.QueueService.ResumeQueue:output_type -> switchyard.v1.ResumeQueueResponse
+	26, // 54: switchyard.v1.QueueService.PurgeQueue:output_type -> switchyard.v1.PurgeQueueResponse
+	28, // 55: switchyard.v1.QueueService.ListDeadTasks:output_type -> switchyard.v1.ListDeadTasksResponse
+	30, // 56: switchyard.v1.QueueService.RedriveDeadTasks:output_type -> switchyard.v1.RedriveDeadTasksResponse
+	47, // [47:57] is the sub-list for method output_type
+	37, // [37:47] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_v1_queue_proto_init() }
@@ -2269,13 +2552,16 @@ func file_switchyard_v1_queue_proto_init() {
 		return
 	}
 	file_switchyard_v1_task_proto_init()
+	file_switchyard_v1_queue_proto_msgTypes[0].OneofWrappers = []any{}
+	file_switchyard_v1_queue_proto_msgTypes[1].OneofWrappers = []any{}
+	file_switchyard_v1_queue_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_v1_queue_proto_rawDesc), len(file_switchyard_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

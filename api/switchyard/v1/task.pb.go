@@ -196,9 +196,18 @@ type TaskSpec struct {
 	Retry       *RetryPolicy `protobuf:"bytes,8,opt,name=retry,proto3" json:"retry,omitempty"`
 	// How long a worker holds the task when its poll does not say. Empty: the
 	// queue's setting, by default 30 s.
-	LeaseTime     *durationpb.Duration `protobuf:"bytes,9,opt,name=lease_time,json=leaseTime,proto3" json:"lease_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LeaseTime *durationpb.Duration `protobuf:"bytes,9,opt,name=lease_time,json=leaseTime,proto3" json:"lease_time,omitempty"`
+	// 1 to 5, 1 goes first; larger counts as 5. 0: the default, 3.
+	Priority int32 `protobuf:"varint,10,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Of the tasks of one priority, those of different keys take turns, so that a
+	// key with many tasks does not keep the others waiting. At most 64 bytes.
+	// Tasks without a key are one more key.
+	FairnessKey string `protobuf:"bytes,11,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
+	// How large the key's share is among those that wait, 0.001 or more; less than
+	// that counts as 0.001. 0: 1.
+	FairnessWeight float32 `protobuf:"fixed32,12,opt,name=fairness_weight,json=fairnessWeight,proto3" json:"fairness_weight,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TaskSpec) Reset() {
@@ -292,6 +301,27 @@ func (x *TaskSpec) GetLeaseTime() *durationpb.Duration {
 		return x.LeaseTime
 	}
 	return nil
+}
+
+func (x *TaskSpec) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *TaskSpec) GetFairnessKey() string {
+	if x != nil {
+		return x.FairnessKey
+	}
+	return ""
+}
+
+func (x *TaskSpec) GetFairnessWeight() float32 {
+	if x != nil {
+		return x.FairnessWeight
+	}
+	return 0
 }
 
 // ItemError says why one item of a batch failed.
@@ -586,7 +616,10 @@ type LeasedTask struct {
 	// Proof of this lease: complete, fail, extend and release ask for it.
 	LeaseToken []byte `protobuf:"bytes,9,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"`
 	// Why the last attempt failed, if one did.
-	LastError     string `protobuf:"bytes,10,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	LastError string `protobuf:"bytes,10,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	// 1 to 5.
+	Priority      int32  `protobuf:"varint,11,opt,name=priority,proto3" json:"priority,omitempty"`
+	FairnessKey   string `protobuf:"bytes,12,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -687,6 +720,20 @@ func (x *LeasedTask) GetLeaseToken() []byte {
 func (x *LeasedTask) GetLastError() string {
 	if x != nil {
 		return x.LastError
+	}
+	return ""
+}
+
+func (x *LeasedTask) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *LeasedTask) GetFairnessKey() string {
+	if x != nil {
+		return x.FairnessKey
 	}
 	return ""
 }
@@ -1230,9 +1277,13 @@ type Task struct {
 	// When it became DEAD.
 	DeadAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=dead_at,json=deadAt,proto3" json:"dead_at,omitempty"`
 	// When it is dropped if it has not started; empty for never.
-	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// 1 to 5.
+	Priority       int32   `protobuf:"varint,17,opt,name=priority,proto3" json:"priority,omitempty"`
+	FairnessKey    string  `protobuf:"bytes,18,opt,name=fairness_key,json=fairnessKey,proto3" json:"fairness_key,omitempty"`
+	FairnessWeight float32 `protobuf:"fixed32,19,opt,name=fairness_weight,json=fairnessWeight,proto3" json:"fairness_weight,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -1375,6 +1426,27 @@ func (x *Task) GetExpiresAt() *timestamppb.Timestamp {
 		return x.ExpiresAt
 	}
 	return nil
+}
+
+func (x *Task) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *Task) GetFairnessKey() string {
+	if x != nil {
+		return x.FairnessKey
+	}
+	return ""
+}
+
+func (x *Task) GetFairnessWeight() float32 {
+	if x != nil {
+		return x.FairnessWeight
+	}
+	return 0
 }
 
 type GetTaskRequest struct {
@@ -1898,7 +1970,7 @@ const file_switchyard_v1_task_proto_rawDesc = "" +
 	"multiplier\x18\x03 \x01(\x01R\n" +
 	"multiplier\x12\x1b\n" +
 	"\x06jitter\x18\x04 \x01(\x01H\x00R\x06jitter\x88\x01\x01B\t\n" +
-	"\a_jitter\"\xc3\x03\n" +
+	"\a_jitter\"\xab\x04\n" +
 	"\bTaskSpec\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -1910,7 +1982,11 @@ const file_switchyard_v1_task_proto_rawDesc = "" +
 	"\fmax_attempts\x18\a \x01(\x05R\vmaxAttempts\x120\n" +
 	"\x05retry\x18\b \x01(\v2\x1a.switchyard.v1.RetryPolicyR\x05retry\x128\n" +
 	"\n" +
-	"lease_time\x18\t \x01(\v2\x19.google.protobuf.DurationR\tleaseTime\x1a:\n" +
+	"lease_time\x18\t \x01(\v2\x19.google.protobuf.DurationR\tleaseTime\x12\x1a\n" +
+	"\bpriority\x18\n" +
+	" \x01(\x05R\bpriority\x12!\n" +
+	"\ffairness_key\x18\v \x01(\tR\vfairnessKey\x12'\n" +
+	"\x0ffairness_weight\x18\f \x01(\x02R\x0efairnessWeight\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
@@ -1937,7 +2013,7 @@ const file_switchyard_v1_task_proto_rawDesc = "" +
 	"\x04wait\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04wait\x128\n" +
 	"\n" +
 	"lease_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tleaseTime\x12#\n" +
-	"\rsticky_worker\x18\a \x01(\tR\fstickyWorker\"\xbf\x03\n" +
+	"\rsticky_worker\x18\a \x01(\tR\fstickyWorker\"\xfe\x03\n" +
 	"\n" +
 	"LeasedTask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
@@ -1952,7 +2028,9 @@ const file_switchyard_v1_task_proto_rawDesc = "" +
 	"leaseToken\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\n" +
-	" \x01(\tR\tlastError\x1a:\n" +
+	" \x01(\tR\tlastError\x12\x1a\n" +
+	"\bpriority\x18\v \x01(\x05R\bpriority\x12!\n" +
+	"\ffairness_key\x18\f \x01(\tR\vfairnessKey\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x81\x01\n" +
@@ -2007,7 +2085,7 @@ const file_switchyard_v1_task_proto_rawDesc = "" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12!\n" +
 	"\flease_tokens\x18\x03 \x03(\fR\vleaseTokens\"K\n" +
 	"\x14ReleaseTasksResponse\x123\n" +
-	"\aresults\x18\x01 \x03(\v2\x19.switchyard.v1.ItemResultR\aresults\"\xc2\x05\n" +
+	"\aresults\x18\x01 \x03(\v2\x19.switchyard.v1.ItemResultR\aresults\"\xaa\x06\n" +
 	"\x04Task\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -2027,7 +2105,10 @@ const file_switchyard_v1_task_proto_rawDesc = "" +
 	"last_error\x18\x0e \x01(\tR\tlastError\x123\n" +
 	"\adead_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x06deadAt\x129\n" +
 	"\n" +
-	"expires_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x1a:\n" +
+	"expires_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1a\n" +
+	"\bpriority\x18\x11 \x01(\x05R\bpriority\x12!\n" +
+	"\ffairness_key\x18\x12 \x01(\tR\vfairnessKey\x12'\n" +
+	"\x0ffairness_weight\x18\x13 \x01(\x02R\x0efairnessWeight\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"T\n" +
