@@ -72,13 +72,12 @@ func checkCounts(right, client *v1.PartitionCounts, id PartitionID, op operation
 // countsPause is the least time between two looks for newer counts.
 const countsPause = 50 * time.Millisecond
 
-// lookUpCounts looks for newer counts in the queue's row when a client says that it
-// knows some: it may have heard of a change before the partition. It says whether
-// there are any.
+// lookUpCounts looks for newer counts in the queue's row when a client may know some:
+// it may have heard of a change before the partition. It says whether there are any.
 func (e *Engine) lookUpCounts(ctx context.Context, o *owner, client *v1.PartitionCounts) bool {
 	mine := o.partitionCounts()
-	if client.GetVersion() <= mine.GetVersion() {
-		return false
+	if v := client.GetVersion(); !plausible(client) || v < mine.GetVersion() || v == mine.GetVersion() && v > 0 {
+		return false // those without a version come from the row alone: either may be the newer
 	}
 	now, last := e.steady(), o.countsAt.Load()
 	if now-last < int64(countsPause) || !o.countsAt.CompareAndSwap(last, now) {

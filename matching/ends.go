@@ -7,7 +7,6 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
-	"github.com/switchyard-dev/switchyard/shard/router"
 	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
@@ -59,7 +58,7 @@ func (e *Engine) end(ctx context.Context, h *v1.PartitionHeader, namespace, queu
 
 // whyLost explains a token whose lease is not the task's any more.
 func (e *Engine) whyLost(ctx context.Context, o *owner, t token) (why, err error) {
-	err = e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error {
+	err = e.look(ctx, o, func(v *storage.View) error {
 		f, ok, err := findTask(v, o.uid, t.id)
 		if err != nil {
 			return err

@@ -84,7 +84,7 @@ func (e *Engine) owner(ctx context.Context, id PartitionID, why loading) (*owner
 			"%d partitions are in memory, which is the limit: use fewer queues at a time", e.options.MaxPartitions)
 	}
 	o := &owner{
-		engine: e, id: id, bucket: shard.BucketOf(id.Hash(), e.router.BucketCount()), limits: e.options.Limits,
+		engine: e, id: id, key: id.Key(), bucket: shard.BucketOf(id.Hash(), e.router.BucketCount()), limits: e.options.Limits,
 		loaded: make(chan struct{}), signal: make(chan struct{}, 1), exited: make(chan struct{}),
 		lastUsed: e.steady(),
 	}
@@ -165,7 +165,7 @@ func (e *Engine) loadCore(ctx context.Context, o *owner, uid uint64, rng *rand.R
 		return nil, err
 	}
 	o.uid, o.rangeID = from.meta.uid, from.meta.rangeID
-	err = e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error { return from.read(v) })
+	err = e.look(ctx, o, func(v *storage.View) error { return from.read(v) })
 	if err != nil {
 		return nil, err
 	}

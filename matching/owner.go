@@ -20,6 +20,7 @@ import (
 type owner struct {
 	engine *Engine
 	id     PartitionID
+	key    string // its key in the store
 	bucket shard.BucketID
 
 	// loaded is closed when the core is there or loading failed with loadErr.
@@ -73,6 +74,7 @@ type (
 		err   error
 	}
 	readFailed struct{ err error }
+	lostRange  struct{} // somebody else has taken the partition
 	configure  struct{ settings settings }
 	// countsChanged says that the queue has another number of partitions.
 	countsChanged struct{}
@@ -233,6 +235,9 @@ func (o *owner) handle(c *core, ev any, reading *int) {
 		}
 		o.fail(c, ev.err)
 		return
+	case lostRange:
+		o.fail(c, errMoved)
+		return
 	case readFailed:
 		*reading--
 		o.fail(c, ev.err)
@@ -374,7 +379,7 @@ func (o *owner) write(b *batch) {
 func (o *owner) read(request any) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	answer, err := o.engine.read(ctx, o.bucket, o.uid, request)
+	answer, err := o.engine.read(ctx, o, request)
 	if err != nil {
 		o.internal(readFailed{o.engine.storeError(err)})
 		return

@@ -324,7 +324,7 @@ func (e *Engine) ListPartitionDeadTasks(ctx context.Context, preq *v1.ListPartit
 		if err := o.do(ctx, b, &b.call); err != nil {
 			return err
 		}
-		return e.storeError(e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error {
+		return e.storeError(e.look(ctx, o, func(v *storage.View) error {
 			resp.Tasks, resp.NextPageToken = nil, ""
 			tasks, next, err := deadTasks(v, o.uid, from, int(req.GetPageSize()))
 			for i := range tasks {

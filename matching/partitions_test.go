@@ -169,6 +169,18 @@ func TestFencing_of_two_owners_the_older_learns_it_at_its_next_write_and_nothing
 	require.Equal(t, map[string]bool{"2": true, "3": true}, got)
 }
 
+func TestFencing_an_owner_learns_from_its_reads_that_it_lost_the_partition(t *testing.T) {
+	store := newStore(t, "")
+	a, b := newFixture(t, store, nil), newFixture(t, store, nil)
+	s := spec("1")
+	a.add("q", s)
+	b.add("q", spec("2"))
+	_, err := a.PartitionGetTask(a.ctx, &v1.PartitionGetTaskRequest{Request: &v1.GetTaskRequest{Namespace: "default", Queue: "q", Id: s.GetId()}})
+	require.Equal(t, reason.PartitionMoved, reason.Of(err), "rows that another owner has changed do not fit to what it has in memory")
+	eventually(t, "it drops the partition", func() bool { return !a.isLoaded("q", 0) })
+	require.Equal(t, "1", string(a.get("q", s.GetId()).GetPayload()), "and takes it again when it is asked to")
+}
+
 func TestFencing_two_owners_of_everything_lose_and_repeat_nothing(t *testing.T) {
 	store := newStore(t, "")
 	fs := []*fixture{newFixture(t, store, nil), newFixture(t, store, nil)}

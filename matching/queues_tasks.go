@@ -3,12 +3,16 @@ package matching
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
 
 // The calls of TaskService: which partition each goes to.
+
+// maxCountTries is how often a call tries again whose counts were out of date.
+const maxCountTries = 4
 
 // balanced runs fn for the partitions that choose picks by the queue's counts, and
 // again when they turn out to be out of date.
@@ -27,8 +31,13 @@ func (q *Queues) balanced(ctx context.Context, namespace, queue string, fn func(
 		default:
 			return err
 		}
-		if tries > 1 { // counts can change while a call is under way
+		// Counts can change while a call is under way, and a partition may hear of it a
+		// moment after another.
+		if tries == maxCountTries || ctx.Err() != nil {
 			return err
+		}
+		if tries > 0 {
+			time.Sleep(time.Duration(tries) * countsPause / 2)
 		}
 	}
 }

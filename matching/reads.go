@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/router"
 	"github.com/switchyard-dev/switchyard/shard/storage"
 )
@@ -17,10 +16,27 @@ type view interface {
 	Scan(space storage.Space, from, to []byte, reverse bool, fn func(key, value []byte) bool) error
 }
 
+// look shows fn the rows of an owner's partition. They may be those of another owner
+// that took the partition meanwhile: what is in memory would not fit to them, so then
+// fn is not called, the error says that the partition has moved, and the owner drops it.
+func (e *Engine) look(ctx context.Context, o *owner, fn func(*storage.View) error) error {
+	return e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error {
+		row, ok, err := v.Get(spaceMeta, []byte(o.key))
+		if err != nil {
+			return err
+		}
+		if uid, rangeID, _, known := metaIdentity(row); !ok || !known || uid != o.uid || rangeID != o.rangeID {
+			o.internal(lostRange{})
+			return errMoved
+		}
+		return fn(v)
+	})
+}
+
 // read carries out a read that a core asked for.
-func (e *Engine) read(ctx context.Context, bucket shard.BucketID, uid uint64, request any) (answer any, err error) {
-	err = e.router.View(ctx, bucket, router.CallMR, func(v *storage.View) error {
-		answer, err = answerRead(v, uid, request)
+func (e *Engine) read(ctx context.Context, o *owner, request any) (answer any, err error) {
+	err = e.look(ctx, o, func(v *storage.View) error {
+		answer, err = answerRead(v, o.uid, request)
 		return err
 	})
 	return answer, err

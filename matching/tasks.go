@@ -10,7 +10,6 @@ import (
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/shard"
-	"github.com/switchyard-dev/switchyard/shard/router"
 	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
@@ -130,7 +129,7 @@ func (e *Engine) addTo(ctx context.Context, o *owner, a *addCall) error {
 // lookUpIDs finds out which undecided ids the store knows.
 func (e *Engine) lookUpIDs(ctx context.Context, o *owner, a *addCall) error {
 	now := e.now()
-	err := e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error {
+	err := e.look(ctx, o, func(v *storage.View) error {
 		var key []byte
 		for i := range a.items {
 			it := &a.items[i]
@@ -238,7 +237,7 @@ func (e *Engine) PartitionGetTask(ctx context.Context, preq *v1.PartitionGetTask
 		if err := o.do(ctx, b, &b.call); err != nil {
 			return err
 		}
-		return e.storeError(e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error {
+		return e.storeError(e.look(ctx, o, func(v *storage.View) error {
 			f, ok, err := findTask(v, o.uid, id)
 			if err != nil {
 				return err
@@ -369,7 +368,7 @@ func (e *Engine) lookAndDo(ctx context.Context, o *owner, look func(*storage.Vie
 	}
 	var next replier
 	var c *call
-	err = e.router.View(ctx, o.bucket, router.CallMR, func(v *storage.View) error {
+	err = e.look(ctx, o, func(v *storage.View) error {
 		var err error
 		next, c, err = look(v)
 		return err
