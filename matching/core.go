@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"time"
 )
@@ -321,18 +322,20 @@ func (c *core) recycle(b *batch) {
 	}
 }
 
-// noteLevels puts what the meta row says of the levels up to date.
+// noteLevels puts what the meta row says of the levels up to date. The low marks may
+// lag behind.
 func (c *core) noteLevels() {
-	for i := range c.m.levels {
+	for used := c.m.used; used != 0; used &= used - 1 {
+		i := bits.TrailingZeros8(used)
 		c.m.levels[i].base = c.ready.lanes[i].base
 	}
 	if c.lowAfter > 0 {
 		return
 	}
-	c.lowAfter = c.ready.keys / 2 // so that it costs little per task
+	c.lowAfter = max(c.ready.keys/2, 100) // so that it costs little per task
 	for i := range c.m.levels {
-		if m := &c.m.levels[i]; *m != (levelMeta{}) {
-			m.low = c.lowOf(uint8(i))
+		if c.m.used&(1<<i) != 0 {
+			c.m.levels[i].low = c.lowOf(uint8(i))
 		}
 	}
 	if c.m.levels[defaultLevel].low > 0 {

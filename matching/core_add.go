@@ -114,5 +114,9 @@ func (c *core) addOne(it *addItem) {
 		return
 	}
 	c.m.count(level, 1)
-	c.keepFresh(&task{seq: seq, loc: loc, readyAt: it.addedAt, body: it.body, batch: b.number})
+	if !loc.place(seq).before(c.win.readTo) { // spares the task
+		c.win.late = append(c.win.late, lateTask{loc, seq, b.number, it.addedAt, it.body})
+		return
+	}
+	c.keepFresh(&task{seq: seq, loc: loc, readyAt: it.addedAt, body: it.body, batch: b.number}, key, weight)
 }

@@ -76,7 +76,7 @@ func (c *core) endLease(b *batch, l *heldLease) {
 	c.leases.remove(l)
 	b.deleteRow(spaceLeases, c.m.uid, l.seq)
 	c.m.counts.leased--
-	if !l.loc.parked && (c.win.reading || len(c.ready.holed) > 0 || !l.loc.place(l.seq).before(c.win.readTo)) {
+	if !l.loc.parked && (len(c.ready.holed) > 0 || !l.loc.place(l.seq).before(c.win.readTo)) {
 		c.leaveBacklog(l.seq, b)
 	}
 }

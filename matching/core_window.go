@@ -34,7 +34,7 @@ type window struct {
 
 // keepFresh takes a task that has just been added or read into the window, if that is
 // where it belongs.
-func (c *core) keepFresh(t *task) {
+func (c *core) keepFresh(t *task, key []byte, weight float32) {
 	w, q := &c.win, &c.ready
 	p := t.place()
 	if !p.before(w.readTo) {
@@ -47,13 +47,13 @@ func (c *core) keepFresh(t *task) {
 		c.leave(t)
 		return
 	}
-	level, key, _ := bodyShare(t.body)
-	if k := q.queueOf(level, key); k.holed && !p.before(k.hole) {
+	k := q.share(t, t.loc.level, key, weight)
+	if k.holed && !p.before(k.hole) {
 		c.leave(t)
 		return
 	}
 	q.pushFresh(t)
-	if k := t.queue; k.fresh > q.room(k) {
+	if q.bucketOf(k) != nil && k.fresh > q.room(k) {
 		for n := k.fresh - q.room(k); n > 0; n-- {
 			last := k.lastOf()
 			q.setHole(k, last.place())
@@ -263,13 +263,13 @@ func (c *core) takeRead(r freshTasks, within func(p place, key string) bool) {
 		if _, gone := c.left[t.seq]; gone || c.leases.bySeq[t.seq] != nil {
 			continue
 		}
-		_, key, _ := bodyShare(t.body)
+		_, key, weight := bodyShare(t.body)
 		if r.keys != nil && !within(t.place(), string(key)) {
 			continue
 		}
 		t.readyAt = bodyAddedAt(t.body)
 		c.passes.note(c.base(t.loc.level), t.loc, key)
-		c.keepFresh(t)
+		c.keepFresh(t, key, weight)
 	}
 	var missed []lateTask
 	c.win.late = slices.DeleteFunc(c.win.late, func(l lateTask) bool {
@@ -287,6 +287,7 @@ func (c *core) takeRead(r freshTasks, within func(p place, key string) bool) {
 		if _, gone := c.left[l.seq]; gone || c.leases.bySeq[l.seq] != nil {
 			continue
 		}
-		c.keepFresh(&task{seq: l.seq, loc: l.loc, batch: l.batch, readyAt: l.readyAt, body: l.body})
+		_, key, weight := bodyShare(l.body)
+		c.keepFresh(&task{seq: l.seq, loc: l.loc, batch: l.batch, readyAt: l.readyAt, body: l.body}, key, weight)
 	}
 }

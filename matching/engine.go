@@ -14,6 +14,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/router"
 )
 
@@ -72,12 +73,15 @@ type Engine struct {
 	options Options
 	metrics *metrics
 	steady  func() int64 // the wall clock at the start, without jumps since
-	polls   pollTable
-	calls   callTable
-	hops    context.Context // over when the engine stops
-	endHops context.CancelFunc
-	workers sync.WaitGroup // of loads and changes of ownership
-	changed chan struct{}  // ownership may have changed
+	// write gives a batch to the store; benchmarks put another store in its place.
+	write    func(b shard.BucketID, args []byte, done func(result []byte, err error))
+	readRows func(ctx context.Context, o *owner, request any) (answer any, err error)
+	polls    pollTable
+	calls    callTable
+	hops     context.Context // over when the engine stops
+	endHops  context.CancelFunc
+	workers  sync.WaitGroup // of loads and changes of ownership
+	changed  chan struct{}  // ownership may have changed
 
 	mu       sync.Mutex
 	owners   map[PartitionID]*owner
@@ -119,6 +123,10 @@ func New(o Options) (*Engine, error) {
 	}
 	began := time.Now()
 	e.steady = func() int64 { return began.UnixNano() + int64(time.Since(began)) }
+	e.write = func(b shard.BucketID, args []byte, done func([]byte, error)) {
+		o.Router.CallRWAsync(b, fnWrite, args, done)
+	}
+	e.readRows = e.read
 	var err error
 	if e.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("matching: metrics: %w", err)

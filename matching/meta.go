@@ -3,6 +3,7 @@ package matching
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 )
 
 // meta is the row that stands for a partition. The owner rewrites it with every
@@ -21,6 +22,7 @@ type meta struct {
 	// this sequence number; 0 when there are none.
 	legacyFrom uint64
 	levels     [maxLevel + 1]levelMeta
+	used       byte // a bit for each level that is not all zero
 }
 
 // levelMeta is what the meta row keeps of one priority.
@@ -61,20 +63,13 @@ func (m *meta) append(b []byte) []byte {
 	b = binary.AppendVarint(b, m.counts.leased)
 	b = binary.AppendVarint(b, m.counts.dead)
 	b = binary.AppendUvarint(b, m.legacyFrom)
-	used := byte(0)
-	for i := range m.levels {
-		if m.levels[i] != (levelMeta{}) {
-			used |= 1 << i
-		}
-	}
-	b = append(b, used)
-	for i := range m.levels {
-		if l := &m.levels[i]; used&(1<<i) != 0 {
-			b = binary.AppendVarint(b, l.fresh)
-			b = binary.AppendUvarint(b, l.base)
-			b = binary.AppendUvarint(b, l.last)
-			b = binary.AppendUvarint(b, l.low)
-		}
+	b = append(b, m.used)
+	for used := m.used; used != 0; used &= used - 1 {
+		l := &m.levels[bits.TrailingZeros8(used)]
+		b = binary.AppendVarint(b, l.fresh)
+		b = binary.AppendUvarint(b, l.base)
+		b = binary.AppendUvarint(b, l.last)
+		b = binary.AppendUvarint(b, l.low)
 	}
 	return b
 }
@@ -96,15 +91,13 @@ func (m *meta) decode(b []byte) error {
 	m.nextSeq, m.lastAdded = r.uvarint(), r.varint()
 	m.counts.scheduled, m.counts.leased, m.counts.dead = r.varint(), r.varint(), r.varint()
 	m.legacyFrom = r.uvarint()
-	used := r.byte()
-	if used >= 1<<len(m.levels) {
+	if m.used = r.byte(); m.used >= 1<<len(m.levels) {
 		return corrupt("partition meta")
 	}
-	for i := range m.levels {
-		if l := &m.levels[i]; used&(1<<i) != 0 {
-			l.fresh, l.base, l.last, l.low = r.varint(), r.uvarint(), r.uvarint(), r.uvarint()
-			m.counts.fresh += l.fresh
-		}
+	for used := m.used; used != 0; used &= used - 1 {
+		l := &m.levels[bits.TrailingZeros8(used)]
+		l.fresh, l.base, l.last, l.low = r.varint(), r.uvarint(), r.uvarint(), r.uvarint()
+		m.counts.fresh += l.fresh
 	}
 	return r.end("partition meta")
 }
@@ -120,6 +113,7 @@ func (m *meta) decode1(b []byte) error {
 	m.counts = counts{int64(u(33)), int64(u(41)), int64(u(49)), int64(u(57))}
 	m.lastAdded = int64(u(65))
 	m.levels[defaultLevel].fresh = m.counts.fresh
+	m.used = 1 << defaultLevel
 	return nil
 }
 
@@ -139,6 +133,7 @@ func metaIdentity(b []byte) (uid, rangeID, batch uint64, ok bool) {
 func (m *meta) count(level uint8, n int64) {
 	m.counts.fresh += n
 	m.levels[level].fresh += n
+	m.used |= 1 << level
 }
 
 // newMeta is the row of a partition that is new.

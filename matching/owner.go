@@ -363,7 +363,7 @@ func (o *owner) stop() {
 // spare them the way round.
 func (o *owner) write(b *batch) {
 	o.engine.metrics.wrote(b)
-	o.engine.router.CallRWAsync(o.bucket, fnWrite, b.args, func(_ []byte, err error) {
+	o.engine.write(o.bucket, b.args, func(_ []byte, err error) {
 		if err != nil {
 			o.internal(writeFailed{b, o.engine.storeError(err)})
 			return
@@ -379,7 +379,7 @@ func (o *owner) write(b *batch) {
 func (o *owner) read(request any) {
 	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	answer, err := o.engine.read(ctx, o, request)
+	answer, err := o.engine.readRows(ctx, o, request)
 	if err != nil {
 		o.internal(readFailed{o.engine.storeError(err)})
 		return

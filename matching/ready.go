@@ -168,9 +168,9 @@ func (q *readyQueue) prune() {
 	q.pruneAt = max(1024, 2*q.keys)
 }
 
-// pushFresh takes a fresh task.
+// pushFresh takes a fresh task that share has seen.
 func (q *readyQueue) pushFresh(t *task) {
-	k := q.share(t)
+	k := t.queue
 	k.insert(t)
 	k.fresh++
 	q.fresh++
@@ -186,7 +186,8 @@ func (q *readyQueue) pushFresh(t *task) {
 
 // pushDue takes a task that came due.
 func (q *readyQueue) pushDue(t *task) {
-	k := q.share(t)
+	level, key, weight := bodyShare(t.body)
+	k := q.share(t, level, key, weight)
 	heap.Push(&k.due, t)
 	q.due[t.seq] = t
 	q.lanes[k.level].due++
@@ -194,11 +195,13 @@ func (q *readyQueue) pushDue(t *task) {
 	q.refresh(k)
 }
 
-// share finds out to what key a task belongs and what it costs.
-func (q *readyQueue) share(t *task) *keyQueue {
-	level, key, weight := bodyShare(t.body)
+// share says to what key a task belongs and what it costs.
+func (q *readyQueue) share(t *task, level uint8, key []byte, weight float32) *keyQueue {
 	k := q.queueOf(level, key)
-	w := q.rates.weight(k.key, weight)
+	w := float64(weight)
+	if w != 1 || len(q.rates.keys) > 0 {
+		w = q.rates.weight(k.key, weight)
+	}
 	if w != k.weight {
 		k.weight, k.rated = w, 0
 	}
@@ -244,6 +247,16 @@ func (k *keyQueue) dropLast() {
 
 // first is the fresh task at the head of the ring, or nil.
 func (k *keyQueue) first() *task {
+	if k.count == 0 {
+		return nil
+	}
+	if t := k.ring[k.head]; !t.gone {
+		return t
+	}
+	return k.firstLive()
+}
+
+func (k *keyQueue) firstLive() *task {
 	for k.count > 0 && k.at(0).gone {
 		k.dropFirst()
 	}
@@ -256,6 +269,14 @@ func (k *keyQueue) first() *task {
 // peek is the key's next task, or nil.
 func (k *keyQueue) peek() *task {
 	f := k.first()
+	if len(k.due) == 0 {
+		return f
+	}
+	return k.earlier(f)
+}
+
+// earlier is the one of f and the first task that came due which has been ready longer.
+func (k *keyQueue) earlier(f *task) *task {
 	for len(k.due) > 0 && k.due[0].gone {
 		heap.Pop(&k.due)
 	}
@@ -291,7 +312,10 @@ func (q *readyQueue) refresh(k *keyQueue) {
 		k.next = max(t.loc.pass, k.served+uint64(t.inc))
 	}
 	k.nextSeq = t.seq
-	if k.pos >= 0 {
+	switch {
+	case k.pos >= 0 && len(l.heap) == 1:
+		return
+	case k.pos >= 0:
 		heap.Fix(&l.heap, k.pos)
 		return
 	}

@@ -22,6 +22,9 @@ func (r *recentIDs) init(limit int, floor taskID) {
 }
 
 func (r *recentIDs) get(id taskID) (addedAt int64, ok bool) {
+	if earlier(r.curMax, id) && earlier(r.prevMax, id) {
+		return 0, false // later than all of them, as most new ones are
+	}
 	if addedAt, ok = r.cur[id]; ok {
 		return addedAt, true
 	}

@@ -58,6 +58,7 @@ func TestRows_come_back_as_they_were_written(t *testing.T) {
 	require.Equal(t, i, i2)
 
 	m := meta{uid: 1, rangeID: 2, batch: 3, nextSeq: 4, lastAdded: -5, counts: counts{11, 6, 7, 8}, legacyFrom: 9}
+	m.used = 1<<1 | 1<<5
 	m.levels[1] = levelMeta{10, 11, 12, 13}
 	m.levels[5] = levelMeta{1, 0, 0, 0}
 	var m2 meta

@@ -30,6 +30,8 @@ type stats struct {
 	buckets [statBuckets][numStats]int64
 	levels  [statBuckets][maxLevel + 1][numLevelStats]int64
 	current int64 // number of the newest bucket
+	slot    int   // and its place
+	ends    int64 // when it is over
 }
 
 // numLevelStats: the first of the stats are also kept for each priority.
@@ -38,6 +40,7 @@ const numLevelStats = statSyncMatched + 1
 func (s *stats) init(now int64) {
 	s.started = now
 	s.current = now / statBucket
+	s.place()
 }
 
 func (s *stats) count(now int64, what stat, n int) {
@@ -46,24 +49,33 @@ func (s *stats) count(now int64, what stat, n int) {
 	}
 	s.turn(now)
 	s.total[what] += int64(n)
-	s.buckets[s.current%statBuckets][what] += int64(n)
+	s.buckets[s.slot][what] += int64(n)
 }
 
 // countLevel counts an event that count counts too for its priority.
 func (s *stats) countLevel(now int64, level uint8, what stat, n int) {
 	s.turn(now)
-	s.levels[s.current%statBuckets][level][what] += int64(n)
+	s.levels[s.slot][level][what] += int64(n)
+}
+
+func (s *stats) place() {
+	s.slot = int(s.current % statBuckets)
+	s.ends = (s.current + 1) * statBucket
 }
 
 // turn clears the buckets between the last event and now.
 func (s *stats) turn(now int64) {
+	if now < s.ends {
+		return
+	}
 	for n := now / statBucket; s.current < n; {
 		if n-s.current > statBuckets {
 			s.current = n - statBuckets
 		}
 		s.current++
-		s.buckets[s.current%statBuckets] = [numStats]int64{}
-		s.levels[s.current%statBuckets] = [maxLevel + 1][numLevelStats]int64{}
+		s.place()
+		s.buckets[s.slot] = [numStats]int64{}
+		s.levels[s.slot] = [maxLevel + 1][numLevelStats]int64{}
 	}
 }
 
