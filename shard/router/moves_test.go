@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -134,9 +133,6 @@ func (l *load) end() {
 }
 
 func TestMoves_underLoadNoCallFails(t *testing.T) {
-	if os.Getenv("SWITCHYARD_MOVE_UNDER_WRITES") == "" {
-		t.Skip("a known fault of moves under writes: see TestSendBuckets_movesRowsWhileTheyAreWritten in package storage")
-	}
 	groups := newMovers(t, false, storage.NewRegistry, "a", "b", "c")
 	r := newRemoteRouter(t, Options{ClusterID: "c"}, groups...)
 	ctx := testContext(t)

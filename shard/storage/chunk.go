@@ -46,18 +46,21 @@ func newChunk(given *shard.Progress, fresh bool, room int) chunkMaker {
 	return chunkMaker{append(make([]byte, 0, room), flag(fresh)), given}
 }
 
-func (c *chunkMaker) there(key, value []byte) {
+// there adds a row and returns what it adds to the sum.
+func (c *chunkMaker) there(key, value []byte) (hash uint64) {
 	c.b = append(c.b, rowThere)
 	c.b = append(binary.AppendUvarint(c.b, uint64(len(key))), key...)
 	c.b = append(binary.AppendUvarint(c.b, uint64(len(value))), value...)
+	hash = rowHash(key, value)
 	c.given.Rows++
-	c.given.Sum += rowHash(key, value)
+	c.given.Sum += hash
+	return hash
 }
 
-// was takes back what a row has added before it changed.
-func (c *chunkMaker) was(key, value []byte) {
+// takeBack takes back what a row has added before it changed.
+func (c *chunkMaker) takeBack(hash uint64) {
 	c.given.Rows--
-	c.given.Sum -= rowHash(key, value)
+	c.given.Sum -= hash
 }
 
 func (c *chunkMaker) gone(key []byte) {

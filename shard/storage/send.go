@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +48,7 @@ type send struct {
 	moves   []*move // those that have not failed
 	started time.Time
 	failed  map[shard.BucketID]error
-	views   [2]*heldView // of the round before, and of this one
+	copied  *heldView // what was sent of the keys that no round has sent since
 }
 
 // move is one bucket of a list.
@@ -60,7 +59,16 @@ type move struct {
 	given   shard.Progress
 	taken   shard.Reply // the destination's last word
 	phase   string
-	bytes   uint64
+	// sent is what the destination has of the keys that rounds have sent, and sentBytes
+	// about what that takes.
+	sent      map[string]sentRow
+	sentBytes int
+}
+
+// sentRow is a row as it was sent last: what it adds to the sum, if it is there.
+type sentRow struct {
+	hash  uint64
+	there bool
 }
 
 // SendBuckets moves buckets to another replica set and returns when each has arrived or
@@ -139,16 +147,14 @@ func (sd *send) run(ctx context.Context, buckets []shard.BucketID) error {
 			sd.failed[b] = o.err
 			continue
 		}
-		m := &move{bucket: b, row: o.row, capture: captures[b], phase: "copy"}
-		m.given.Chunks = 0
+		m := &move{bucket: b, row: o.row, capture: captures[b], phase: "copy", sent: map[string]sentRow{}}
 		sd.moves = append(sd.moves, m)
 	}
 	all := slices.Clone(sd.moves) // those that fail are taken out of sd.moves
 	s.moving.add(all)
 	defer s.moving.remove(all)
 	defer func() {
-		sd.views[0].close()
-		sd.views[1].close()
+		sd.copied.close()
 	}()
 	for _, stage := range []func(context.Context) error{sd.prepare, sd.copy, sd.rounds, sd.finish} {
 		if len(sd.moves) == 0 {
@@ -291,7 +297,6 @@ func (sd *send) stream(ctx context.Context, patience time.Duration, produce func
 			b.moves = append(b.moves, m)
 			b.size += len(c.b)
 			m.given.Chunks++
-			m.bytes += uint64(len(c.b))
 			return nil
 		})
 		if produced == nil {
@@ -337,7 +342,7 @@ func (sd *send) copy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sd.views[0] = view
+	sd.copied = view
 	moves := slices.Clone(sd.moves)
 	return sd.stream(ctx, messageTime, func(ctx context.Context, give func(*move, *chunkMaker) error) error {
 		for _, m := range moves {
@@ -365,126 +370,13 @@ func (sd *send) copy(ctx context.Context) error {
 	})
 }
 
-// rounds sends what was written meanwhile, until that is little.
-func (sd *send) rounds(ctx context.Context) error {
-	for n := 0; ; n++ {
-		// What was noted so far must be visible in the next view.
-		changes, count, err := sd.changes()
-		if err != nil {
-			return err
-		}
-		if _, err := sd.s.system(ctx, fnNothing, nil); err != nil {
-			return err
-		}
-		if err := sd.delta(ctx, changes, messageTime); err != nil {
-			return err
-		}
-		if count <= smallRound || len(sd.moves) == 0 {
-			return nil
-		}
-		if n >= maxRounds {
-			if count > hopelessKeys {
-				return &shard.Error{Code: shard.TransferIsOver, Destination: sd.to, Reason: "the buckets are written faster than they can be copied"}
-			}
-			return nil
-		}
-	}
-}
-
-// changes takes what was noted since the last round. A move that lost track is aborted.
-func (sd *send) changes() (map[*move]dirty, int, error) {
-	all, count := map[*move]dirty{}, 0
-	for _, m := range slices.Clone(sd.moves) {
-		d, ok := m.capture.take()
-		if !ok {
-			sd.abort([]*move{m}, &shard.Error{Code: shard.TransferIsOver, Bucket: m.bucket, Destination: sd.to, Reason: "more was written meanwhile than can be noted"})
-			continue
-		}
-		if len(d.keys)+len(d.ranges) > 0 {
-			all[m] = d
-			count += len(d.keys) + smallRound*len(d.ranges)
-		}
-	}
-	sd.drop()
-	return all, count, nil
-}
-
-// delta sends what differs between the view of the round before and one of now.
-func (sd *send) delta(ctx context.Context, changes map[*move]dirty, patience time.Duration) error {
-	if len(changes) == 0 {
-		return nil
-	}
-	view, err := sd.s.hold(context.WithoutCancel(ctx))
-	if err != nil {
-		return err
-	}
-	sd.views[1] = view
-	moves := slices.Clone(sd.moves)
-	err = sd.stream(ctx, patience, func(ctx context.Context, give func(*move, *chunkMaker) error) error {
-		for _, m := range moves {
-			d, ok := changes[m]
-			if !ok {
-				continue
-			}
-			if err := sd.deltaOf(m, d, give); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	sd.views[0].close()
-	sd.views[0], sd.views[1] = view, nil
-	return err
-}
-
-func (sd *send) deltaOf(m *move, d dirty, give func(*move, *chunkMaker) error) error {
-	before, now := readBucket(sd.views[0], m.bucket), readBucket(sd.views[1], m.bucket)
-	keys := d.keys
-	for _, r := range d.ranges {
-		if err := before.scan(r[0], r[1], func(key, _ []byte) bool { keys = append(keys, string(key)); return true }); err != nil {
-			return err
-		}
-	}
-	slices.Sort(keys)
-	keys = slices.Compact(keys)
-	c := newChunk(&m.given, false, 0)
-	for _, k := range keys {
-		old, had, err := before.get(k)
-		if err != nil {
-			return err
-		}
-		value, has, err := now.get(k)
-		switch {
-		case err != nil:
-			return err
-		case had == has && bytes.Equal(old, value):
-			continue
-		}
-		if len(c.b)+len(k)+len(value) > chunkBytes && !c.empty() {
-			if err := give(m, &c); err != nil {
-				return err
-			}
-			c = newChunk(&m.given, false, chunkBytes/4)
-		}
-		if had {
-			c.was([]byte(k), old)
-		}
-		if has {
-			c.there([]byte(k), value)
-		} else {
-			c.gone([]byte(k))
-		}
-	}
-	return give(m, &c)
-}
-
 // finish seals the buckets, sends the last writes and hands over.
 func (sd *send) finish(ctx context.Context) error {
 	s := sd.s
 	pause, cancel := context.WithTimeout(ctx, s.opts.PauseTime)
 	defer cancel()
 	sd.phase("pause")
-	if err := sd.log(pause, shard.EventSeal, nil); err != nil {
+	if err := sd.log(pause, shard.EventSeal); err != nil {
 		return err
 	}
 	changes, _, err := sd.changes()
@@ -494,20 +386,15 @@ func (sd *send) finish(ctx context.Context) error {
 	if err := sd.delta(pause, changes, s.opts.PauseTime); err != nil {
 		return err
 	}
-	var sure []*move
 	for _, m := range slices.Clone(sd.moves) {
-		sealed := s.table.row(m.bucket)
-		if _, err := sealed.Confirm(m.bucket, m.row.Transfer, m.given, m.taken); err != nil {
+		if _, err := s.table.row(m.bucket).Confirm(m.bucket, m.row.Transfer, m.given, m.taken); err != nil {
 			sd.abort([]*move{m}, err)
-			continue
 		}
-		sure = append(sure, m)
 	}
-	sd.drop()
-	if len(sure) == 0 {
+	if sd.drop(); len(sd.moves) == 0 {
 		return nil
 	}
-	if err := sd.log(pause, shard.EventSent, nil); err != nil {
+	if err := sd.log(pause, shard.EventSent); err != nil {
 		// It may be SENT or not: the chores find out.
 		return err
 	}
@@ -525,11 +412,8 @@ func (sd *send) phase(p string) {
 }
 
 // log proposes an event for all moves; those for which it fails are aborted.
-func (sd *send) log(ctx context.Context, kind shard.EventKind, only []*move) error {
-	moves := sd.moves
-	if only != nil {
-		moves = only
-	}
+func (sd *send) log(ctx context.Context, kind shard.EventKind) error {
+	moves := slices.Clone(sd.moves)
 	st := step{kind: kind}
 	for _, m := range moves {
 		st.items = append(st.items, stepItem{bucket: m.bucket, transfer: m.row.Transfer})
