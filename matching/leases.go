@@ -42,24 +42,3 @@ func (t *leaseTable) first() (int64, bool) {
 	}
 	return t.heap[0].deadline, true
 }
-
-type leaseHeap []*heldLease
-
-func (h leaseHeap) Len() int           { return len(h) }
-func (h leaseHeap) Less(i, j int) bool { return h[i].deadline < h[j].deadline }
-func (h leaseHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].pos, h[j].pos = i, j
-}
-func (h *leaseHeap) Push(x any) {
-	l := x.(*heldLease)
-	l.pos = len(*h)
-	*h = append(*h, l)
-}
-func (h *leaseHeap) Pop() any {
-	old := *h
-	l := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	return l
-}

@@ -105,12 +105,7 @@ func (c *pollCounts) begin(n int32) int32 {
 	for len(c.n) < int(n) {
 		c.n = append(c.n, 0)
 	}
-	best := c.next % n
-	for i, p := int32(0), best; i < n && c.n[best] > 0; i, p = i+1, (p+1)%n {
-		if c.n[p] < c.n[best] {
-			best = p
-		}
-	}
+	best := routing.Fewest(c.n[:n], c.next%n)
 	c.n[best]++
 	c.next = (best + 1) % n
 	return best

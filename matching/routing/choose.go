@@ -71,13 +71,13 @@ func ByBacklog(n int32, backlog func(p int32) int64, known int, limit int64, ran
 	panic("routing: the backlogs changed while they were counted")
 }
 
-// Fewest chooses the partition with the fewest outstanding polls, ties at random: the
-// first of the fewest from a random one on. It looks no further than the first that has
-// none. polls must not be empty.
-func Fewest(polls []int32, random uint64) int32 {
-	n := int32(len(polls))
-	best := Uniform(n, random)
-	for i, p := int32(0), best; i < n && polls[best] > 0; i, p = i+1, (p+1)%n {
+// Fewest chooses the partition with the fewest outstanding polls: of those with as few, the
+// first from start on, which is 0 to len(polls) - 1. A start that goes on from choice to choice
+// polls all partitions as often; a random one lets their backlogs drift apart. It looks no
+// further than the first that has none. polls must not be empty.
+func Fewest(polls []int32, start int32) int32 {
+	n, best := int32(len(polls)), start
+	for i, p := int32(0), start; i < n && polls[best] > 0; i, p = i+1, (p+1)%n {
 		if polls[p] < polls[best] {
 			best = p
 		}

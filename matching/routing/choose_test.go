@@ -86,9 +86,9 @@ func TestByBacklog(t *testing.T) {
 func TestFewest(t *testing.T) {
 	requireShares(t, []float64{0, 0.5, 0, 0.5}, share(4, func(r uint64) int32 {
 		// The second of two ties next to each other is met first more often; these are not.
-		return Fewest([]int32{2, 1, 2, 1}, r)
+		return Fewest([]int32{2, 1, 2, 1}, Uniform(4, r))
 	}))
-	requireShares(t, []float64{1. / 3, 1. / 3, 1. / 3}, share(3, func(r uint64) int32 { return Fewest([]int32{0, 0, 0}, r) }))
+	requireShares(t, []float64{1. / 3, 1. / 3, 1. / 3}, share(3, func(r uint64) int32 { return Fewest([]int32{0, 0, 0}, Uniform(3, r)) }))
 	require.EqualValues(t, 2, Fewest([]int32{5, 1, 0}, 0))
 }
 
@@ -98,7 +98,7 @@ func TestChoices_doNotAllocate(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		ByRoom(4, get, 4, 100, 12345)
 		ByBacklog(4, get, 4, 100, 12345)
-		Fewest(polls, 12345)
+		Fewest(polls, 3)
 	}))
 }
 

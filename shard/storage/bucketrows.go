@@ -60,10 +60,10 @@ func decodeRow(b []byte) (r shard.Row, err error) {
 	case 1:
 		r = shard.Row{State: shard.State(b[1]), Peer: string(b[2:])}
 	case rowVersion:
-		in := input{b: b[2:]}
+		in := decoder{b: b[2:]}
 		r.State = shard.State(b[1])
 		r.ReadOnly = in.byte()&rowReadOnly != 0
-		r.Transfer, r.Taken.Chunks, r.Taken.Rows, r.Taken.Sum = in.uvarint(), in.uvarint(), in.uvarint(), in.fixed64()
+		r.Transfer, r.Taken.Chunks, r.Taken.Rows, r.Taken.Sum = in.number(), in.number(), in.number(), in.fixed64()
 		r.Peer = string(in.b)
 		if in.bad {
 			return shard.Row{}, errBadRow
@@ -84,61 +84,4 @@ func putRow(tx *Tx, b shard.BucketID, r shard.Row) error {
 	binary.BigEndian.PutUint32(key[1:], uint32(b))
 	var room [128]byte
 	return tx.Put(SpaceBucket, 0, key[:], appendRow(room[:0], r))
-}
-
-// input takes apart bytes that may be anything. After the first thing that is not there,
-// bad is set and everything is zero.
-type input struct {
-	b   []byte
-	bad bool
-}
-
-func (in *input) fail() {
-	in.b, in.bad = nil, true
-}
-
-func (in *input) byte() byte {
-	if len(in.b) < 1 {
-		in.fail()
-		return 0
-	}
-	v := in.b[0]
-	in.b = in.b[1:]
-	return v
-}
-
-func (in *input) uvarint() uint64 {
-	v, n := binary.Uvarint(in.b)
-	if n <= 0 {
-		in.fail()
-		return 0
-	}
-	in.b = in.b[n:]
-	return v
-}
-
-func (in *input) fixed64() uint64 {
-	if len(in.b) < 8 {
-		in.fail()
-		return 0
-	}
-	v := binary.BigEndian.Uint64(in.b)
-	in.b = in.b[8:]
-	return v
-}
-
-// bytes returns bytes whose number stands before them.
-func (in *input) bytes() []byte {
-	n := in.uvarint()
-	if n > uint64(len(in.b)) {
-		in.fail()
-		return nil
-	}
-	v := in.b[:n:n]
-	in.b = in.b[n:]
-	return v
-}
-
-func appendBytes(b []byte, v string) []byte {
-	return append(binary.AppendUvarint(b, uint64(len(v))), v...)
 }

@@ -127,7 +127,10 @@ func (s *Storage) CheckBuckets(ctx context.Context, buckets []shard.BucketID, fn
 				return ctx.Err() == nil
 			})
 		})
-		if err = firstOf(err, ctx.Err()); err != nil {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
 			return applied, err
 		}
 		if err := fn(out); err != nil {
@@ -135,13 +138,4 @@ func (s *Storage) CheckBuckets(ctx context.Context, buckets []shard.BucketID, fn
 		}
 	}
 	return applied, nil
-}
-
-func firstOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

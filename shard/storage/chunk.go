@@ -43,14 +43,13 @@ type chunkMaker struct {
 }
 
 func newChunk(given *shard.Progress, fresh bool, room int) chunkMaker {
-	return chunkMaker{append(make([]byte, 0, room), flag(fresh)), given}
+	return chunkMaker{appendFlag(make([]byte, 0, room), fresh), given}
 }
 
 // there adds a row and returns what it adds to the sum.
 func (c *chunkMaker) there(key, value []byte) (hash uint64) {
 	c.b = append(c.b, rowThere)
-	c.b = append(binary.AppendUvarint(c.b, uint64(len(key))), key...)
-	c.b = append(binary.AppendUvarint(c.b, uint64(len(value))), value...)
+	c.b = appendText(appendText(c.b, key), value)
 	hash = rowHash(key, value)
 	c.given.Rows++
 	c.given.Sum += hash
@@ -65,7 +64,7 @@ func (c *chunkMaker) takeBack(hash uint64) {
 
 func (c *chunkMaker) gone(key []byte) {
 	c.b = append(c.b, rowGone)
-	c.b = append(binary.AppendUvarint(c.b, uint64(len(key))), key...)
+	c.b = appendText(c.b, key)
 }
 
 func (c *chunkMaker) empty() bool { return len(c.b) <= 1 }
@@ -81,9 +80,9 @@ func chunkArgs(b shard.BucketID, transfer, seq uint64, chunk []byte) []byte {
 
 // applyChunk takes a chunk. The result is an outcome.
 func (s *Storage) applyChunk(tx *Tx, args []byte) ([]byte, error) {
-	in := input{b: args}
-	b, transfer, seq := shard.BucketID(in.uvarint()), in.uvarint(), in.uvarint()
-	fresh := in.byte() != 0
+	in := decoder{b: args}
+	b, transfer, seq := shard.BucketID(in.number()), in.number(), in.number()
+	fresh := in.flag()
 	if in.bad {
 		return nil, &shard.Error{Code: shard.InvalidArguments, Reason: "a chunk that cannot be read"}
 	}
@@ -113,15 +112,15 @@ func (s *Storage) applyChunk(tx *Tx, args []byte) ([]byte, error) {
 }
 
 // takeRows writes the rows of a chunk and keeps count of them.
-func takeRows(tx *Tx, b shard.BucketID, in *input, fresh bool, taken *shard.Progress) error {
+func takeRows(tx *Tx, b shard.BucketID, in *decoder, fresh bool, taken *shard.Progress) error {
 	bad := &shard.Error{Code: shard.BucketReceiveData, Bucket: b, Reason: "a chunk that cannot be read"}
 	key := binary.BigEndian.AppendUint32(nil, uint32(b))
 	for len(in.b) > 0 {
 		kind := in.byte()
-		name := in.bytes()
+		name := in.text()
 		var value []byte
 		if kind == rowThere {
-			value = in.bytes()
+			value = in.text()
 		}
 		if in.bad || kind > rowThere || kind == rowGone && fresh || len(name) == 0 || kind == rowThere && len(value) < hashLen {
 			return bad

@@ -70,8 +70,8 @@ func (f *facts) read(r engine.Reader) error {
 
 // applyFact sets a fact. Arguments: name, text.
 func (s *Storage) applyFact(tx *Tx, args []byte) error {
-	in := input{b: args}
-	name, text := string(in.bytes()), string(in.bytes())
+	in := decoder{b: args}
+	name, text := string(in.text()), string(in.text())
 	if in.bad || name == "" || len(name) > 2*maxNameLength || len(text) > 4*maxNameLength {
 		return &shard.Error{Code: shard.InvalidArguments, Reason: "a fact that cannot be read"}
 	}
@@ -97,7 +97,7 @@ func (s *Storage) applyFact(tx *Tx, args []byte) error {
 }
 
 func (s *Storage) setFact(ctx context.Context, name, text string) error {
-	_, err := s.system(ctx, fnFact, appendBytes(appendBytes(nil, name), text))
+	_, err := s.system(ctx, fnFact, appendText(appendText(nil, name), text))
 	return err
 }
 

@@ -15,7 +15,6 @@ import (
 type moving struct {
 	mu      sync.Mutex
 	moves   map[shard.BucketID]*move
-	since   map[shard.BucketID]time.Time
 	cancels map[int]context.CancelFunc
 	next    int
 }
@@ -24,10 +23,10 @@ func (m *moving) add(moves []*move) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.moves == nil {
-		m.moves, m.since = map[shard.BucketID]*move{}, map[shard.BucketID]time.Time{}
+		m.moves = map[shard.BucketID]*move{}
 	}
 	for _, one := range moves {
-		m.moves[one.bucket], m.since[one.bucket] = one, time.Now()
+		m.moves[one.bucket] = one
 	}
 }
 
@@ -37,7 +36,6 @@ func (m *moving) remove(moves []*move) {
 	for _, one := range moves {
 		if m.moves[one.bucket] == one {
 			delete(m.moves, one.bucket)
-			delete(m.since, one.bucket)
 		}
 	}
 }
@@ -75,7 +73,7 @@ func (s *Storage) Moves() []*v1.BucketMove {
 	for b, m := range s.moving.moves {
 		out = append(out, &v1.BucketMove{
 			Bucket: uint32(b), Destination: m.row.Peer, Transfer: m.row.Transfer, Phase: m.phase,
-			Age: durationpb.New(time.Since(s.moving.since[b])),
+			Age: durationpb.New(time.Since(m.started)),
 		})
 	}
 	return out

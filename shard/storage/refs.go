@@ -95,25 +95,25 @@ func (s *Storage) Ref(ctx context.Context, id string, deadline time.Time) error 
 
 // CheckRef returns nil while the reference holds, else STORAGE_REF_USE.
 func (s *Storage) CheckRef(id string) error {
-	r := &s.refs
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.expire(time.Now())
-	if _, ok := r.held[id]; !ok {
-		return &shard.Error{Code: shard.StorageRefUse, ReplicaSet: s.opts.ReplicaSet, Reason: "there is no reference " + id + ", or it is over"}
-	}
-	return nil
+	s.refs.mu.Lock()
+	defer s.refs.mu.Unlock()
+	return s.findRef(id, shard.StorageRefUse)
 }
 
 // Unref gives a reference back; STORAGE_REF_DEL when there is none.
 func (s *Storage) Unref(_ context.Context, id string) error {
-	r := &s.refs
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.expire(time.Now())
-	if _, ok := r.held[id]; !ok {
-		return &shard.Error{Code: shard.StorageRefDelete, ReplicaSet: s.opts.ReplicaSet, Reason: "there is no reference " + id + ", or it is over"}
+	s.refs.mu.Lock()
+	defer s.refs.mu.Unlock()
+	err := s.findRef(id, shard.StorageRefDelete)
+	delete(s.refs.held, id)
+	return err
+}
+
+// findRef returns nil while a reference holds. The lock of refs is held.
+func (s *Storage) findRef(id string, code shard.Code) error {
+	s.refs.expire(time.Now())
+	if _, ok := s.refs.held[id]; ok {
+		return nil
 	}
-	delete(r.held, id)
-	return nil
+	return &shard.Error{Code: code, ReplicaSet: s.opts.ReplicaSet, Reason: "there is no reference " + id + ", or it is over"}
 }

@@ -43,12 +43,11 @@ type Link interface {
 
 // send is a list of buckets on its way.
 type send struct {
-	s       *Storage
-	to      string
-	moves   []*move // those that have not failed
-	started time.Time
-	failed  map[shard.BucketID]error
-	copied  *heldView // what was sent of the keys that no round has sent since
+	s      *Storage
+	to     string
+	moves  []*move // those that have not failed
+	failed map[shard.BucketID]error
+	copied *heldView // what was sent of the keys that no round has sent since
 }
 
 // move is one bucket of a list.
@@ -57,6 +56,7 @@ type move struct {
 	row     shard.Row // after EventSend
 	capture *capture
 	given   shard.Progress
+	started time.Time
 	taken   shard.Reply // the destination's last word
 	phase   string
 	// sent is what the destination has of the keys that rounds have sent, and sentBytes
@@ -87,7 +87,7 @@ func (s *Storage) SendBuckets(ctx context.Context, buckets []shard.BucketID, des
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer s.moving.track(cancel)()
-	sd := &send{s: s, to: destination, started: time.Now(), failed: map[shard.BucketID]error{}}
+	sd := &send{s: s, to: destination, failed: map[shard.BucketID]error{}}
 	if err := sd.run(ctx, buckets); err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (sd *send) run(ctx context.Context, buckets []shard.BucketID) error {
 			sd.failed[b] = o.err
 			continue
 		}
-		m := &move{bucket: b, row: o.row, capture: captures[b], phase: "copy", sent: map[string]sentRow{}}
+		m := &move{bucket: b, row: o.row, capture: captures[b], started: time.Now(), phase: "copy", sent: map[string]sentRow{}}
 		sd.moves = append(sd.moves, m)
 	}
 	all := slices.Clone(sd.moves) // those that fail are taken out of sd.moves

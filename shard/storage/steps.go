@@ -37,35 +37,28 @@ type stepOutcome struct {
 // read-only (1 byte) of each.
 func (st *step) encode() []byte {
 	b := make([]byte, 0, 16+len(st.peer)+len(st.items)*8)
-	b = append(b, byte(st.kind), flag(st.together))
-	b = appendBytes(b, st.peer)
+	b = appendFlag(append(b, byte(st.kind)), st.together)
+	b = appendText(b, st.peer)
 	b = binary.AppendUvarint(b, uint64(len(st.items)))
 	for _, it := range st.items {
 		b = binary.AppendUvarint(b, uint64(it.bucket))
 		b = binary.AppendUvarint(b, it.transfer)
-		b = append(b, flag(it.readOnly))
+		b = appendFlag(b, it.readOnly)
 	}
 	return b
 }
 
-func flag(v bool) byte {
-	if v {
-		return 1
-	}
-	return 0
-}
-
 func decodeStep(args []byte) (st step, ok bool) {
-	in := input{b: args}
-	st.kind, st.together = shard.EventKind(in.byte()), in.byte() != 0
-	st.peer = string(in.bytes())
-	n := in.uvarint()
+	in := decoder{b: args}
+	st.kind, st.together = shard.EventKind(in.byte()), in.flag()
+	st.peer = string(in.text())
+	n := in.number()
 	if n > maxList || len(st.peer) > maxNameLength {
 		return st, false
 	}
 	st.items = make([]stepItem, n)
 	for i := range st.items {
-		st.items[i] = stepItem{bucket: shard.BucketID(in.uvarint()), transfer: in.uvarint(), readOnly: in.byte() != 0}
+		st.items[i] = stepItem{bucket: shard.BucketID(in.number()), transfer: in.number(), readOnly: in.flag()}
 	}
 	return st, !in.bad && len(in.b) == 0
 }
@@ -144,7 +137,7 @@ func encodeOutcomes(out []stepOutcome) []byte {
 				code, text, destination = e.Code, e.Reason, e.Destination
 			}
 			b = binary.AppendUvarint(b, uint64(code))
-			b = appendBytes(appendBytes(b, text), destination)
+			b = appendText(appendText(b, text), destination)
 			continue
 		}
 		b = append(b, 0)
@@ -155,15 +148,15 @@ func encodeOutcomes(out []stepOutcome) []byte {
 }
 
 func (s *Storage) decodeOutcomes(items []stepItem, b []byte) ([]stepOutcome, error) {
-	in := input{b: b}
+	in := decoder{b: b}
 	out := make([]stepOutcome, len(items))
 	for i := range out {
-		if code := in.uvarint(); code != 0 {
-			text, destination := string(in.bytes()), string(in.bytes())
+		if code := in.number(); code != 0 {
+			text, destination := string(in.text()), string(in.text())
 			out[i].err = &shard.Error{Code: shard.Code(code), Bucket: items[i].bucket, ReplicaSet: s.opts.ReplicaSet, Destination: destination, Reason: text}
 			continue
 		}
-		row, err := decodeRow(in.bytes())
+		row, err := decodeRow(in.text())
 		if err != nil || in.bad {
 			return nil, fmt.Errorf("storage: the outcome of a step cannot be read")
 		}

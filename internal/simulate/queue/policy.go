@@ -40,7 +40,7 @@ func (r *reader) begin(levels []byte, wait time.Duration) (int32, time.Duration)
 		p, byBacklog = routing.ByBacklog(int32(len(levels)), backlog, len(levels), 1, r.random.Next())
 	}
 	if !byBacklog {
-		p = routing.Fewest(r.polls, r.random.Next())
+		p = routing.Fewest(r.polls, routing.Uniform(int32(len(r.polls)), r.random.Next()))
 	} else if r.policy.short {
 		wait = routing.PollWait(backlog(p), wait)
 	}
