@@ -37,6 +37,12 @@
 // Options.OnFatal, which should end the process. A restart replays the log. It never
 // goes on after an error of which it cannot know what was kept.
 //
-// For now a group has one member; the log, the snapshots and the boundary are those of
-// a larger one.
+// # Several members
+//
+// With Options.Transport the engine is one member of a group of up to seven. The master is
+// Raft's leader: it alone takes commands, and others answer NON_MASTER with its name. A
+// master that loses its place answers OUTCOME_UNKNOWN to commands that were with Raft. A
+// read that must see every acknowledged write calls ReadBarrier first, which asks a
+// majority and writes nothing. A member that is too far behind, or has lost its disk, gets
+// a snapshot: the files of a checkpoint. Without a transport the group is this member alone.
 package raftengine
