@@ -205,7 +205,7 @@ func Describe(s Study) string {
 // WritePage writes a page that needs nothing else, with the results of all studies.
 func WritePage(out io.Writer, results []*Result, seed uint64) error {
 	p := page.New("Switchyard: queues of a large cluster", "Queues of a large cluster, simulated")
-	p.Paragraph(fmt.Sprintf("In virtual time, with seed %d. The ring, the choice of partitions, managed scaling and the partitions themselves are those of a node.", seed))
+	p.Paragraph(fmt.Sprintf("In virtual time, with seed %d. The ring, managed scaling and the partitions themselves are those of a node, and so is the code that chooses partitions; a server polls by fewest so far, not by backlog.", seed))
 	for _, r := range results {
 		p.Heading(r.Study.Name + ": " + r.Study.About)
 		p.Paragraph(Describe(r.Study))
