@@ -50,7 +50,7 @@ func (r *Router) follow(sets []Set) error {
 		if i >= 0 {
 			s = old[i]
 		} else {
-			s = newSet(t.Name)
+			s = newSet(t.Name, &r.changed)
 		}
 		now = append(now, s)
 		if err := r.followMembers(s, t.Members); err != nil {
@@ -77,6 +77,7 @@ func (r *Router) follow(sets []Set) error {
 			s.close()
 		}
 	}
+	r.changed.ring()
 	return nil
 }
 
@@ -246,7 +247,11 @@ func (r *Router) agrees(s *replicaSet, resp *v1.DiscoverResponse) error {
 // there.
 func (r *Router) hear(s *replicaSet, m *member, resp *v1.DiscoverResponse) {
 	s.heard(m, resp)
-	if s.master.Load() == m && (resp.GetFull() || len(resp.GetRanges()) > 0) {
+	if s.master.Load() != m {
+		return
+	}
+	s.factsAre(resp.GetFacts())
+	if resp.GetFull() || len(resp.GetRanges()) > 0 {
 		r.place(s, resp)
 	}
 }

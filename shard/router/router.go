@@ -22,7 +22,8 @@ type Router struct {
 
 	// sets are all replica sets, in the order in which they were made known. The slice is
 	// replaced, never changed.
-	sets atomic.Pointer[[]*replicaSet]
+	sets    atomic.Pointer[[]*replicaSet]
+	changed bell
 
 	mu       sync.Mutex // serialises changes of sets and, with news of buckets, of routes
 	watchers map[*member]context.CancelFunc
@@ -79,7 +80,7 @@ func (r *Router) addWhole(st ReplicaSet) error {
 	if err != nil {
 		return err
 	}
-	s := newSet(name)
+	s := newSet(name, &r.changed)
 	s.whole = st
 	m := &member{Member: Member{ID: name}, link: direct{srv}, local: st, up: true}
 	s.setMembers([]*member{m}, func(*member) int { return 0 })
@@ -155,6 +156,12 @@ func (r *Router) RouteAll() []string {
 	}
 	return names
 }
+
+// Changed returns a channel that is closed when a replica set comes or goes, has another master, other
+// members, or a member that answers again or no more; and when its master says that its weight or lock, what
+// it knows of other replica sets, whether to rebalance, or the number of its pinned buckets is another. Not
+// when buckets move.
+func (r *Router) Changed() <-chan struct{} { return r.changed.wait() }
 
 func (r *Router) check(b shard.BucketID) error {
 	if b < 1 || uint32(b) > r.count {

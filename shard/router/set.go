@@ -26,9 +26,12 @@ type replicaSet struct {
 	// news rings when the master or a member's condition has changed; seq counts it.
 	news bell
 	seq  atomic.Uint64
+	// any rings too, with those of the other sets; see Router.Changed.
+	any *bell
 
-	mu   sync.Mutex
-	term uint64 // of the master
+	mu    sync.Mutex
+	term  uint64 // of the master
+	facts uint64 // what the master says last
 
 	all   *balance.Balancer
 	tiers atomic.Pointer[[]*balance.Balancer] // nearer ones first
@@ -54,8 +57,8 @@ func memberOf(n *balance.Node) *member {
 	return m
 }
 
-func newSet(name string) *replicaSet {
-	s := &replicaSet{name: name, all: newBalancer(name)}
+func newSet(name string, any *bell) *replicaSet {
+	s := &replicaSet{name: name, any: any, all: newBalancer(name)}
 	s.members.Store(new([]*member))
 	s.tiers.Store(new([]*balance.Balancer))
 	return s
@@ -120,6 +123,18 @@ func (s *replicaSet) close() {
 func (s *replicaSet) changed() {
 	s.seq.Add(1)
 	s.news.ring()
+	s.any.ring()
+}
+
+// factsAre notes what the master says of the facts of the set.
+func (s *replicaSet) factsAre(sum uint64) {
+	s.mu.Lock()
+	news := s.facts != sum
+	s.facts = sum
+	s.mu.Unlock()
+	if news {
+		s.any.ring()
+	}
 }
 
 // member returns a member by its id, or nil.

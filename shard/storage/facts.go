@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/shard"
@@ -25,6 +26,8 @@ const (
 	factWeight  = "weight"
 	factLock    = "lock"
 	factSet     = "set/" // and the name of a replica set that was seen
+	// "on" or "off", a blank, and the number of the request, of which the highest counts
+	factRebalance = "rebalance"
 )
 
 // defaultWeight is the weight of a replica set of which none was said.
@@ -37,7 +40,10 @@ const maxReplicaSets = 1000
 type facts struct {
 	mu   sync.Mutex
 	text map[string]string
+	sum  uint64 // of the hashes of all
 }
+
+func factHash(name, text string) uint64 { return rowHash([]byte(name), []byte(text)) }
 
 func (f *facts) get(name string) string {
 	f.mu.Lock()
@@ -48,10 +54,14 @@ func (f *facts) get(name string) string {
 func (f *facts) set(name, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if old := f.text[name]; old != "" {
+		f.sum -= factHash(name, old)
+	}
 	if text == "" {
 		delete(f.text, name)
 	} else {
 		f.text[name] = text
+		f.sum += factHash(name, text)
 	}
 }
 
@@ -64,7 +74,10 @@ func (f *facts) read(r engine.Reader) error {
 	})
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.text = all
+	f.text, f.sum = all, 0
+	for name, text := range all {
+		f.sum += factHash(name, text)
+	}
 	return err
 }
 
@@ -77,6 +90,12 @@ func (s *Storage) applyFact(tx *Tx, args []byte) error {
 	}
 	if old := s.facts.get(name); name == factCluster && old != "" && old != text {
 		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("it belongs to cluster %s, not to %s", old, text)}
+	}
+	if name == factRebalance {
+		_, old := parseRebalance(s.facts.get(name))
+		if _, v := parseRebalance(text); v <= old {
+			return nil // something newer has been said
+		}
 	}
 	var err error
 	if text == "" {
@@ -130,6 +149,44 @@ func (s *Storage) SetLock(ctx context.Context, locked bool) error {
 		text = "1"
 	}
 	return s.setFact(ctx, factLock, text)
+}
+
+// Rebalancing reports whether the replica set was told that buckets are to be rebalanced, and the
+// number of the request that said so; yes and 0 when nothing was ever said. Of all replica sets
+// of a cluster the one with the highest number counts.
+func (s *Storage) Rebalancing() (on bool, version uint64) {
+	return parseRebalance(s.facts.get(factRebalance))
+}
+
+func parseRebalance(text string) (on bool, version uint64) {
+	word, number, _ := strings.Cut(text, " ")
+	version, _ = strconv.ParseUint(number, 10, 64) // 0 when nothing was said
+	return word != "off", version
+}
+
+// SetRebalancing tells the replica set whether buckets are to be rebalanced. It has no effect when
+// a request with a number as high has been here; version 0 is higher than all that have.
+func (s *Storage) SetRebalancing(ctx context.Context, on bool, version uint64) error {
+	if version == 0 {
+		_, old := s.Rebalancing()
+		version = max(old+1, uint64(time.Now().UnixMilli()))
+	}
+	word := "off"
+	if on {
+		word = "on"
+	}
+	return s.setFact(ctx, factRebalance, word+" "+strconv.FormatUint(version, 10))
+}
+
+// FactsSum stands for what a rebalancer should know of this replica set, apart from which buckets it
+// has: its facts and how many buckets are pinned. It is another number when any of that has changed.
+func (s *Storage) FactsSum() uint64 {
+	s.facts.mu.Lock()
+	sum := s.facts.sum
+	s.facts.mu.Unlock()
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	return sum + uint64(s.table.count[shard.Pinned])*0x9e3779b97f4a7c15
 }
 
 // KnownReplicaSets returns the names of all replica sets that this one has seen and not

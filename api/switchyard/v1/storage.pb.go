@@ -756,11 +756,15 @@ type DiscoverResponse struct {
 	// Of which the master is master.
 	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	// The ranges are all that is here; else what changed.
-	Full          bool           `protobuf:"varint,4,opt,name=full,proto3" json:"full,omitempty"`
-	Ranges        []*BucketRange `protobuf:"bytes,5,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	ReplicaSet    string         `protobuf:"bytes,6,opt,name=replica_set,json=replicaSet,proto3" json:"replica_set,omitempty"`
-	ClusterId     string         `protobuf:"bytes,7,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	BucketCount   uint32         `protobuf:"varint,8,opt,name=bucket_count,json=bucketCount,proto3" json:"bucket_count,omitempty"`
+	Full        bool           `protobuf:"varint,4,opt,name=full,proto3" json:"full,omitempty"`
+	Ranges      []*BucketRange `protobuf:"bytes,5,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	ReplicaSet  string         `protobuf:"bytes,6,opt,name=replica_set,json=replicaSet,proto3" json:"replica_set,omitempty"`
+	ClusterId   string         `protobuf:"bytes,7,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	BucketCount uint32         `protobuf:"varint,8,opt,name=bucket_count,json=bucketCount,proto3" json:"bucket_count,omitempty"`
+	// Stands for what the replica set keeps about itself (weight, lock, the replica sets
+	// that it knows, whether to rebalance) and how many buckets are pinned, while this member is
+	// master: another number when any of that has changed.
+	Facts         uint64 `protobuf:"fixed64,9,opt,name=facts,proto3" json:"facts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -847,6 +851,13 @@ func (x *DiscoverResponse) GetClusterId() string {
 func (x *DiscoverResponse) GetBucketCount() uint32 {
 	if x != nil {
 		return x.BucketCount
+	}
+	return 0
+}
+
+func (x *DiscoverResponse) GetFacts() uint64 {
+	if x != nil {
+		return x.Facts
 	}
 	return 0
 }
@@ -1095,10 +1106,13 @@ type StorageInfoResponse struct {
 	Moves   []*BucketMove     `protobuf:"bytes,21,rep,name=moves,proto3" json:"moves,omitempty"`
 	// Names of the replica sets that were ever seen.
 	KnownReplicaSets []string `protobuf:"bytes,22,rep,name=known_replica_sets,json=knownReplicaSets,proto3" json:"known_replica_sets,omitempty"`
-	// Rebalancing was turned off here.
+	// The replica set was told that nothing is to be rebalanced. Of several replica sets the
+	// one with the highest rebalancing_version counts, for the whole cluster.
 	RebalancingOff bool `protobuf:"varint,23,opt,name=rebalancing_off,json=rebalancingOff,proto3" json:"rebalancing_off,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// 0 when it was never told.
+	RebalancingVersion uint64 `protobuf:"varint,24,opt,name=rebalancing_version,json=rebalancingVersion,proto3" json:"rebalancing_version,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *StorageInfoResponse) Reset() {
@@ -1290,6 +1304,13 @@ func (x *StorageInfoResponse) GetRebalancingOff() bool {
 		return x.RebalancingOff
 	}
 	return false
+}
+
+func (x *StorageInfoResponse) GetRebalancingVersion() uint64 {
+	if x != nil {
+		return x.RebalancingVersion
+	}
+	return 0
 }
 
 type RefRequest struct {
@@ -2711,10 +2732,18 @@ type RebalancerStatusResponse struct {
 	Where  string `protobuf:"bytes,3,opt,name=where,proto3" json:"where,omitempty"`
 	Phase  string `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`
 	// What it waits for, or why it does nothing.
-	Reason        string               `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	Moved         uint64               `protobuf:"varint,6,opt,name=moved,proto3" json:"moved,omitempty"`
-	ToMove        uint64               `protobuf:"varint,7,opt,name=to_move,json=toMove,proto3" json:"to_move,omitempty"`
-	Eta           *durationpb.Duration `protobuf:"bytes,8,opt,name=eta,proto3" json:"eta,omitempty"`
+	Reason string               `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Moved  uint64               `protobuf:"varint,6,opt,name=moved,proto3" json:"moved,omitempty"`
+	ToMove uint64               `protobuf:"varint,7,opt,name=to_move,json=toMove,proto3" json:"to_move,omitempty"`
+	Eta    *durationpb.Duration `protobuf:"bytes,8,opt,name=eta,proto3" json:"eta,omitempty"`
+	// Who says it.
+	Member string `protobuf:"bytes,9,opt,name=member,proto3" json:"member,omitempty"`
+	// How long the rebalancing under way has lasted, or the last one took.
+	Took *durationpb.Duration `protobuf:"bytes,10,opt,name=took,proto3" json:"took,omitempty"`
+	// Buckets a second of the rebalancing under way, or of the last one.
+	Rate float64 `protobuf:"fixed64,11,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Lists of buckets that did not all move, since this member was started.
+	Failed        uint64 `protobuf:"varint,12,opt,name=failed,proto3" json:"failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2805,9 +2834,40 @@ func (x *RebalancerStatusResponse) GetEta() *durationpb.Duration {
 	return nil
 }
 
+func (x *RebalancerStatusResponse) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *RebalancerStatusResponse) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *RebalancerStatusResponse) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *RebalancerStatusResponse) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
 type SetRebalancerRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	On            bool                   `protobuf:"varint,1,opt,name=on,proto3" json:"on,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	On    bool                   `protobuf:"varint,1,opt,name=on,proto3" json:"on,omitempty"`
+	// Of two requests the one with the higher version counts, whichever comes first. 0 is
+	// newer than whatever the replica set has been told.
+	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2847,6 +2907,13 @@ func (x *SetRebalancerRequest) GetOn() bool {
 		return x.On
 	}
 	return false
+}
+
+func (x *SetRebalancerRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
 }
 
 type SetRebalancerResponse struct {
@@ -3351,7 +3418,7 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\rR\x04last\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\rR\x05state\x12\x12\n" +
-	"\x04peer\x18\x04 \x01(\tR\x04peer\"\x81\x02\n" +
+	"\x04peer\x18\x04 \x01(\tR\x04peer\"\x97\x02\n" +
 	"\x10DiscoverResponse\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\tR\x06member\x12\x16\n" +
 	"\x06master\x18\x02 \x01(\tR\x06master\x12\x12\n" +
@@ -3362,7 +3429,8 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"replicaSet\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\a \x01(\tR\tclusterId\x12!\n" +
-	"\fbucket_count\x18\b \x01(\rR\vbucketCount\"\x14\n" +
+	"\fbucket_count\x18\b \x01(\rR\vbucketCount\x12\x14\n" +
+	"\x05facts\x18\t \x01(\x06R\x05facts\"\x14\n" +
 	"\x12StorageInfoRequest\"\xa6\x01\n" +
 	"\rStorageMember\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
@@ -3379,7 +3447,7 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x04rows\x18\x05 \x01(\x04R\x04rows\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12+\n" +
 	"\x03age\x18\a \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05error\"\xe9\x06\n" +
+	"\x05error\x18\b \x01(\tR\x05error\"\x9a\a\n" +
 	"\x13StorageInfoResponse\x12\x1f\n" +
 	"\vreplica_set\x18\x01 \x01(\tR\n" +
 	"replicaSet\x12\x1d\n" +
@@ -3408,7 +3476,8 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\abuckets\x18\x14 \x03(\v2/.switchyard.v1.StorageInfoResponse.BucketsEntryR\abuckets\x12/\n" +
 	"\x05moves\x18\x15 \x03(\v2\x19.switchyard.v1.BucketMoveR\x05moves\x12,\n" +
 	"\x12known_replica_sets\x18\x16 \x03(\tR\x10knownReplicaSets\x12'\n" +
-	"\x0frebalancing_off\x18\x17 \x01(\bR\x0erebalancingOff\x1a:\n" +
+	"\x0frebalancing_off\x18\x17 \x01(\bR\x0erebalancingOff\x12/\n" +
+	"\x13rebalancing_version\x18\x18 \x01(\x04R\x12rebalancingVersion\x1a:\n" +
 	"\fBucketsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"k\n" +
@@ -3495,7 +3564,7 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x0fHandOverRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x12\n" +
 	"\x10HandOverResponse\"\x19\n" +
-	"\x17RebalancerStatusRequest\"\xe2\x01\n" +
+	"\x17RebalancerStatusRequest\"\xd5\x02\n" +
 	"\x18RebalancerStatusResponse\x12\x0e\n" +
 	"\x02on\x18\x01 \x01(\bR\x02on\x12\x16\n" +
 	"\x06active\x18\x02 \x01(\bR\x06active\x12\x14\n" +
@@ -3504,9 +3573,15 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05moved\x18\x06 \x01(\x04R\x05moved\x12\x17\n" +
 	"\ato_move\x18\a \x01(\x04R\x06toMove\x12+\n" +
-	"\x03eta\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03eta\"&\n" +
+	"\x03eta\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03eta\x12\x16\n" +
+	"\x06member\x18\t \x01(\tR\x06member\x12-\n" +
+	"\x04took\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x12\n" +
+	"\x04rate\x18\v \x01(\x01R\x04rate\x12\x16\n" +
+	"\x06failed\x18\f \x01(\x04R\x06failed\"@\n" +
 	"\x14SetRebalancerRequest\x12\x0e\n" +
-	"\x02on\x18\x01 \x01(\bR\x02on\"\x17\n" +
+	"\x02on\x18\x01 \x01(\bR\x02on\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"\x17\n" +
 	"\x15SetRebalancerResponse*\x8d\x01\n" +
 	"\x0fStorageCallKind\x12!\n" +
 	"\x1dSTORAGE_CALL_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
@@ -3648,54 +3723,55 @@ var file_switchyard_v1_storage_proto_depIdxs = []int32{
 	13, // 26: switchyard.v1.BootstrapStorageRequest.members:type_name -> switchyard.v1.StorageMember
 	13, // 27: switchyard.v1.AddMemberRequest.member:type_name -> switchyard.v1.StorageMember
 	57, // 28: switchyard.v1.RebalancerStatusResponse.eta:type_name -> google.protobuf.Duration
-	0,  // 29: switchyard.v1.ViewRequest.Open.kind:type_name -> switchyard.v1.StorageCallKind
-	5,  // 30: switchyard.v1.StorageService.Calls:input_type -> switchyard.v1.CallsRequest
-	7,  // 31: switchyard.v1.StorageService.View:input_type -> switchyard.v1.ViewRequest
-	9,  // 32: switchyard.v1.StorageService.Discover:input_type -> switchyard.v1.DiscoverRequest
-	12, // 33: switchyard.v1.StorageService.StorageInfo:input_type -> switchyard.v1.StorageInfoRequest
-	16, // 34: switchyard.v1.StorageService.Ref:input_type -> switchyard.v1.RefRequest
-	18, // 35: switchyard.v1.StorageService.Unref:input_type -> switchyard.v1.UnrefRequest
-	20, // 36: switchyard.v1.StorageService.MapCall:input_type -> switchyard.v1.MapCallRequest
-	22, // 37: switchyard.v1.StorageService.SendBuckets:input_type -> switchyard.v1.SendBucketsRequest
-	24, // 38: switchyard.v1.StorageService.CancelSends:input_type -> switchyard.v1.CancelSendsRequest
-	26, // 39: switchyard.v1.StorageService.ChangeBuckets:input_type -> switchyard.v1.ChangeBucketsRequest
-	28, // 40: switchyard.v1.StorageService.ListBuckets:input_type -> switchyard.v1.ListBucketsRequest
-	30, // 41: switchyard.v1.StorageService.CheckBuckets:input_type -> switchyard.v1.CheckBucketsRequest
-	32, // 42: switchyard.v1.StorageService.BootstrapStorage:input_type -> switchyard.v1.BootstrapStorageRequest
-	34, // 43: switchyard.v1.StorageService.SetWeight:input_type -> switchyard.v1.SetWeightRequest
-	36, // 44: switchyard.v1.StorageService.SetLock:input_type -> switchyard.v1.SetLockRequest
-	38, // 45: switchyard.v1.StorageService.ForgetReplicaSet:input_type -> switchyard.v1.ForgetReplicaSetRequest
-	40, // 46: switchyard.v1.StorageService.AddMember:input_type -> switchyard.v1.AddMemberRequest
-	42, // 47: switchyard.v1.StorageService.RemoveMember:input_type -> switchyard.v1.RemoveMemberRequest
-	44, // 48: switchyard.v1.StorageService.HandOver:input_type -> switchyard.v1.HandOverRequest
-	46, // 49: switchyard.v1.StorageService.RebalancerStatus:input_type -> switchyard.v1.RebalancerStatusRequest
-	48, // 50: switchyard.v1.StorageService.SetRebalancer:input_type -> switchyard.v1.SetRebalancerRequest
-	6,  // 51: switchyard.v1.StorageService.Calls:output_type -> switchyard.v1.CallsResponse
-	8,  // 52: switchyard.v1.StorageService.View:output_type -> switchyard.v1.ViewResponse
-	11, // 53: switchyard.v1.StorageService.Discover:output_type -> switchyard.v1.DiscoverResponse
-	15, // 54: switchyard.v1.StorageService.StorageInfo:output_type -> switchyard.v1.StorageInfoResponse
-	17, // 55: switchyard.v1.StorageService.Ref:output_type -> switchyard.v1.RefResponse
-	19, // 56: switchyard.v1.StorageService.Unref:output_type -> switchyard.v1.UnrefResponse
-	21, // 57: switchyard.v1.StorageService.MapCall:output_type -> switchyard.v1.MapCallResponse
-	23, // 58: switchyard.v1.StorageService.SendBuckets:output_type -> switchyard.v1.SendBucketsResponse
-	25, // 59: switchyard.v1.StorageService.CancelSends:output_type -> switchyard.v1.CancelSendsResponse
-	27, // 60: switchyard.v1.StorageService.ChangeBuckets:output_type -> switchyard.v1.ChangeBucketsResponse
-	29, // 61: switchyard.v1.StorageService.ListBuckets:output_type -> switchyard.v1.ListBucketsResponse
-	31, // 62: switchyard.v1.StorageService.CheckBuckets:output_type -> switchyard.v1.CheckBucketsResponse
-	33, // 63: switchyard.v1.StorageService.BootstrapStorage:output_type -> switchyard.v1.BootstrapStorageResponse
-	35, // 64: switchyard.v1.StorageService.SetWeight:output_type -> switchyard.v1.SetWeightResponse
-	37, // 65: switchyard.v1.StorageService.SetLock:output_type -> switchyard.v1.SetLockResponse
-	39, // 66: switchyard.v1.StorageService.ForgetReplicaSet:output_type -> switchyard.v1.ForgetReplicaSetResponse
-	41, // 67: switchyard.v1.StorageService.AddMember:output_type -> switchyard.v1.AddMemberResponse
-	43, // 68: switchyard.v1.StorageService.RemoveMember:output_type -> switchyard.v1.RemoveMemberResponse
-	45, // 69: switchyard.v1.StorageService.HandOver:output_type -> switchyard.v1.HandOverResponse
-	47, // 70: switchyard.v1.StorageService.RebalancerStatus:output_type -> switchyard.v1.RebalancerStatusResponse
-	49, // 71: switchyard.v1.StorageService.SetRebalancer:output_type -> switchyard.v1.SetRebalancerResponse
-	51, // [51:72] is the sub-list for method output_type
-	30, // [30:51] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	57, // 29: switchyard.v1.RebalancerStatusResponse.took:type_name -> google.protobuf.Duration
+	0,  // 30: switchyard.v1.ViewRequest.Open.kind:type_name -> switchyard.v1.StorageCallKind
+	5,  // 31: switchyard.v1.StorageService.Calls:input_type -> switchyard.v1.CallsRequest
+	7,  // 32: switchyard.v1.StorageService.View:input_type -> switchyard.v1.ViewRequest
+	9,  // 33: switchyard.v1.StorageService.Discover:input_type -> switchyard.v1.DiscoverRequest
+	12, // 34: switchyard.v1.StorageService.StorageInfo:input_type -> switchyard.v1.StorageInfoRequest
+	16, // 35: switchyard.v1.StorageService.Ref:input_type -> switchyard.v1.RefRequest
+	18, // 36: switchyard.v1.StorageService.Unref:input_type -> switchyard.v1.UnrefRequest
+	20, // 37: switchyard.v1.StorageService.MapCall:input_type -> switchyard.v1.MapCallRequest
+	22, // 38: switchyard.v1.StorageService.SendBuckets:input_type -> switchyard.v1.SendBucketsRequest
+	24, // 39: switchyard.v1.StorageService.CancelSends:input_type -> switchyard.v1.CancelSendsRequest
+	26, // 40: switchyard.v1.StorageService.ChangeBuckets:input_type -> switchyard.v1.ChangeBucketsRequest
+	28, // 41: switchyard.v1.StorageService.ListBuckets:input_type -> switchyard.v1.ListBucketsRequest
+	30, // 42: switchyard.v1.StorageService.CheckBuckets:input_type -> switchyard.v1.CheckBucketsRequest
+	32, // 43: switchyard.v1.StorageService.BootstrapStorage:input_type -> switchyard.v1.BootstrapStorageRequest
+	34, // 44: switchyard.v1.StorageService.SetWeight:input_type -> switchyard.v1.SetWeightRequest
+	36, // 45: switchyard.v1.StorageService.SetLock:input_type -> switchyard.v1.SetLockRequest
+	38, // 46: switchyard.v1.StorageService.ForgetReplicaSet:input_type -> switchyard.v1.ForgetReplicaSetRequest
+	40, // 47: switchyard.v1.StorageService.AddMember:input_type -> switchyard.v1.AddMemberRequest
+	42, // 48: switchyard.v1.StorageService.RemoveMember:input_type -> switchyard.v1.RemoveMemberRequest
+	44, // 49: switchyard.v1.StorageService.HandOver:input_type -> switchyard.v1.HandOverRequest
+	46, // 50: switchyard.v1.StorageService.RebalancerStatus:input_type -> switchyard.v1.RebalancerStatusRequest
+	48, // 51: switchyard.v1.StorageService.SetRebalancer:input_type -> switchyard.v1.SetRebalancerRequest
+	6,  // 52: switchyard.v1.StorageService.Calls:output_type -> switchyard.v1.CallsResponse
+	8,  // 53: switchyard.v1.StorageService.View:output_type -> switchyard.v1.ViewResponse
+	11, // 54: switchyard.v1.StorageService.Discover:output_type -> switchyard.v1.DiscoverResponse
+	15, // 55: switchyard.v1.StorageService.StorageInfo:output_type -> switchyard.v1.StorageInfoResponse
+	17, // 56: switchyard.v1.StorageService.Ref:output_type -> switchyard.v1.RefResponse
+	19, // 57: switchyard.v1.StorageService.Unref:output_type -> switchyard.v1.UnrefResponse
+	21, // 58: switchyard.v1.StorageService.MapCall:output_type -> switchyard.v1.MapCallResponse
+	23, // 59: switchyard.v1.StorageService.SendBuckets:output_type -> switchyard.v1.SendBucketsResponse
+	25, // 60: switchyard.v1.StorageService.CancelSends:output_type -> switchyard.v1.CancelSendsResponse
+	27, // 61: switchyard.v1.StorageService.ChangeBuckets:output_type -> switchyard.v1.ChangeBucketsResponse
+	29, // 62: switchyard.v1.StorageService.ListBuckets:output_type -> switchyard.v1.ListBucketsResponse
+	31, // 63: switchyard.v1.StorageService.CheckBuckets:output_type -> switchyard.v1.CheckBucketsResponse
+	33, // 64: switchyard.v1.StorageService.BootstrapStorage:output_type -> switchyard.v1.BootstrapStorageResponse
+	35, // 65: switchyard.v1.StorageService.SetWeight:output_type -> switchyard.v1.SetWeightResponse
+	37, // 66: switchyard.v1.StorageService.SetLock:output_type -> switchyard.v1.SetLockResponse
+	39, // 67: switchyard.v1.StorageService.ForgetReplicaSet:output_type -> switchyard.v1.ForgetReplicaSetResponse
+	41, // 68: switchyard.v1.StorageService.AddMember:output_type -> switchyard.v1.AddMemberResponse
+	43, // 69: switchyard.v1.StorageService.RemoveMember:output_type -> switchyard.v1.RemoveMemberResponse
+	45, // 70: switchyard.v1.StorageService.HandOver:output_type -> switchyard.v1.HandOverResponse
+	47, // 71: switchyard.v1.StorageService.RebalancerStatus:output_type -> switchyard.v1.RebalancerStatusResponse
+	49, // 72: switchyard.v1.StorageService.SetRebalancer:output_type -> switchyard.v1.SetRebalancerResponse
+	52, // [52:73] is the sub-list for method output_type
+	31, // [31:52] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_v1_storage_proto_init() }

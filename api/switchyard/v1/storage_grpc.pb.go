@@ -101,9 +101,10 @@ type StorageServiceClient interface {
 	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
 	// HandOver makes another member the master.
 	HandOver(ctx context.Context, in *HandOverRequest, opts ...grpc.CallOption) (*HandOverResponse, error)
-	// RebalancerStatus tells what the rebalancer of this member does.
+	// RebalancerStatus tells what the rebalancer of this member does. One of them works: that of
+	// the master of the replica set that is named first in the alphabet.
 	RebalancerStatus(ctx context.Context, in *RebalancerStatusRequest, opts ...grpc.CallOption) (*RebalancerStatusResponse, error)
-	// SetRebalancer turns it on or off.
+	// SetRebalancer tells the replica set whether buckets are to be rebalanced. It is kept.
 	SetRebalancer(ctx context.Context, in *SetRebalancerRequest, opts ...grpc.CallOption) (*SetRebalancerResponse, error)
 }
 
@@ -426,9 +427,10 @@ type StorageServiceServer interface {
 	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
 	// HandOver makes another member the master.
 	HandOver(context.Context, *HandOverRequest) (*HandOverResponse, error)
-	// RebalancerStatus tells what the rebalancer of this member does.
+	// RebalancerStatus tells what the rebalancer of this member does. One of them works: that of
+	// the master of the replica set that is named first in the alphabet.
 	RebalancerStatus(context.Context, *RebalancerStatusRequest) (*RebalancerStatusResponse, error)
-	// SetRebalancer turns it on or off.
+	// SetRebalancer tells the replica set whether buckets are to be rebalanced. It is kept.
 	SetRebalancer(context.Context, *SetRebalancerRequest) (*SetRebalancerResponse, error)
 	mustEmbedUnimplementedStorageServiceServer()
 }

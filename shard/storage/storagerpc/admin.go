@@ -65,6 +65,9 @@ type Facts interface {
 	SetWeight(ctx context.Context, weight float64) error
 	SetLock(ctx context.Context, locked bool) error
 	ForgetReplicaSet(ctx context.Context, name string) error
+	// Rebalancing is what the replica set was told about it, and the number of the request.
+	Rebalancing() (on bool, version uint64)
+	SetRebalancing(ctx context.Context, on bool, version uint64) error
 	BootstrapReplicaSet(ctx context.Context, req *v1.BootstrapStorageRequest) error
 }
 
@@ -79,8 +82,6 @@ type Membership interface {
 // Rebalancer is what a server needs of its node's rebalancer.
 type Rebalancer interface {
 	RebalancerStatus() *v1.RebalancerStatusResponse
-	SetRebalancing(ctx context.Context, on bool) error
-	Rebalancing() bool
 }
 
 // can finds an ability of what is served.
@@ -295,14 +296,23 @@ func (s *Server) HandOver(ctx context.Context, req *v1.HandOverRequest) (*v1.Han
 
 // RebalancerStatus implements StorageService.
 func (s *Server) RebalancerStatus(ctx context.Context, _ *v1.RebalancerStatusRequest) (*v1.RebalancerStatusResponse, error) {
-	return admin(ctx, s, s.opts.Rebalancer, "rebalance", func(_ context.Context, r Rebalancer) (*v1.RebalancerStatusResponse, error) {
-		return r.RebalancerStatus(), nil
+	var r any
+	if p := s.rebalancer.Load(); p != nil {
+		r = *p
+	}
+	return admin(ctx, s, r, "rebalance", func(_ context.Context, r Rebalancer) (*v1.RebalancerStatusResponse, error) {
+		resp := r.RebalancerStatus()
+		resp.Member = s.opts.Member
+		return resp, nil
 	})
 }
 
+// Rebalances lets r answer for the rebalancer of this node, from now on.
+func (s *Server) Rebalances(r Rebalancer) { s.rebalancer.Store(&r) }
+
 // SetRebalancer implements StorageService.
 func (s *Server) SetRebalancer(ctx context.Context, req *v1.SetRebalancerRequest) (*v1.SetRebalancerResponse, error) {
-	return admin(ctx, s, s.opts.Rebalancer, "rebalance", func(ctx context.Context, r Rebalancer) (*v1.SetRebalancerResponse, error) {
-		return &v1.SetRebalancerResponse{}, r.SetRebalancing(ctx, req.GetOn())
+	return admin(ctx, s, s.storage, "be told whether to rebalance", func(ctx context.Context, f Facts) (*v1.SetRebalancerResponse, error) {
+		return &v1.SetRebalancerResponse{}, f.SetRebalancing(ctx, req.GetOn(), req.GetVersion())
 	})
 }

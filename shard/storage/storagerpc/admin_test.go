@@ -109,13 +109,16 @@ func (a *able) HandOver(_ context.Context, id string) error     { return a.note(
 func (a *able) RebalancerStatus() *v1.RebalancerStatusResponse {
 	return &v1.RebalancerStatusResponse{Phase: "idle"}
 }
-func (a *able) SetRebalancing(_ context.Context, on bool) error { return a.note("rebalance %v", on) }
-func (a *able) Rebalancing() bool                               { return false }
+func (a *able) SetRebalancing(_ context.Context, on bool, version uint64) error {
+	return a.note("rebalance %v %d", on, version)
+}
+func (a *able) Rebalancing() (bool, uint64) { return false, 5 }
 
 func TestAdmin_operationsReachTheStorage(t *testing.T) {
 	ctx := testContext(t)
 	a := &able{Storage: newStorage(t, "", storage.NewRegistry())}
-	srv, address := serve(t, ServerOptions{Storage: a, Rebalancer: a})
+	srv, address := serve(t, ServerOptions{Storage: a})
+	srv.Rebalances(a)
 	c := dial(t, address, ClientOptions{})
 	change := func(ch v1.BucketChange) func(context.Context, v1.StorageServiceClient) error {
 		return func(ctx context.Context, c v1.StorageServiceClient) error {
@@ -180,7 +183,7 @@ func TestAdmin_operationsReachTheStorage(t *testing.T) {
 			_, err := c.HandOver(ctx, &v1.HandOverRequest{Id: "a2"})
 			return err
 		},
-		"rebalance true": func(ctx context.Context, c v1.StorageServiceClient) error {
+		"rebalance true 0": func(ctx context.Context, c v1.StorageServiceClient) error {
 			_, err := c.SetRebalancer(ctx, &v1.SetRebalancerRequest{On: true})
 			return err
 		},

@@ -91,6 +91,7 @@ type watcher struct {
 	s      *Server
 	master string
 	term   uint64
+	facts  uint64
 	told   []place // by bucket; nil when this member was not master at the last look
 }
 
@@ -111,6 +112,11 @@ func (w *watcher) look() (*v1.DiscoverResponse, bool) {
 	if master != s.opts.Member || master == "" {
 		w.told = nil
 		return resp, news
+	}
+	if f, ok := s.storage.(interface{ FactsSum() uint64 }); ok {
+		resp.Facts = f.FactsSum()
+		news = news || resp.GetFacts() != w.facts
+		w.facts = resp.GetFacts()
 	}
 	if w.told == nil {
 		w.told = make([]place, n+1)

@@ -34,15 +34,14 @@ func (s *Server) Info() *v1.StorageInfoResponse {
 	}
 	if f, ok := s.storage.(Facts); ok {
 		resp.Weight, resp.Locked, resp.KnownReplicaSets = f.Weight(), f.Locked(), f.KnownReplicaSets()
+		on, version := f.Rebalancing()
+		resp.RebalancingOff, resp.RebalancingVersion = !on, version
 	}
 	if m, ok := s.storage.(Membership); ok {
 		resp.Members = m.Members()
 	}
 	if m, ok := s.storage.(Mover); ok {
 		resp.Moves = m.Moves()
-	}
-	if r := s.opts.Rebalancer; r != nil {
-		resp.RebalancingOff = !r.Rebalancing()
 	}
 	for state, n := range s.storage.BucketCounts() {
 		resp.Buckets[uint32(state)] = uint32(n)

@@ -29,8 +29,6 @@ type ServerOptions struct {
 	Storage Storage
 	// Member is the id of this member in its replica set.
 	Member string
-	// Rebalancer answers for the rebalancer of this node; nil when it has none.
-	Rebalancer Rebalancer
 
 	// MaxCalls and MaxBytes bound the calls in flight on one stream, and the bytes of their
 	// arguments and results (default 4096 and 64 MiB). One call may be larger.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -43,6 +44,8 @@ type Server struct {
 	opts    ServerOptions
 	storage Storage
 	views   chan struct{} // one for each view that may be opened
+	// rebalancer is nil when this node has none.
+	rebalancer atomic.Pointer[Rebalancer]
 
 	mu       sync.Mutex
 	streams  map[*callStream]struct{}
