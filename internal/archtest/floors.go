@@ -23,9 +23,11 @@ var Switchyard = Rules{
 		"shard/engine": 2,
 		"membership":   2,
 
-		"shard/router":     3,
-		"shard/storage":    3,
-		"shard/rebalancer": 3,
+		"shard/router":  3,
+		"shard/storage": 3,
+		// The way of transfers goes through a router, which stands beside the storage.
+		"shard/storage/transferrpc": 3,
+		"shard/rebalancer":          3,
 
 		"matching":         4,
 		"matching/scaling": 4,
@@ -58,22 +60,26 @@ var Switchyard = Rules{
 		"internal/simulate/events": 0,
 		// Queues of a large cluster in virtual time, with the code that decides.
 		"internal/simulate/queue": 5,
+		// Whole replica sets in one process, for tests and measurements, and the one of moves.
+		"internal/localsets": 4,
+		"internal/movebench": 5,
 		// Only tests that drive the built program from outside.
 		"internal/crashtest": 7,
 	},
 	// Neighbours on one floor that may see each other: from → to.
 	Sideways: map[string][]string{
-		"api":              {"api"},
-		"shard":            {"shard"},
-		"shard/engine":     {"shard/engine"},
-		"shard/router":     {"shard/storage"},
-		"shard/storage":    {"shard/storage"},
-		"shard/rebalancer": {"shard/router", "shard/storage"},
-		"membership":       {"membership"},
-		"matching":         {"matching", "matching/scaling", "matching/routing"},
-		"server":           {"console"},
-		"internal/loadgen": {"."},
-		"retry/grpcretry":  {"balance/grpcbalance"},
+		"api":                       {"api"},
+		"shard":                     {"shard"},
+		"shard/engine":              {"shard/engine"},
+		"shard/router":              {"shard/storage"},
+		"shard/storage":             {"shard/storage"},
+		"shard/storage/transferrpc": {"shard/router", "shard/storage"},
+		"shard/rebalancer":          {"shard/router", "shard/storage"},
+		"membership":                {"membership"},
+		"matching":                  {"matching", "matching/scaling", "matching/routing"},
+		"server":                    {"console"},
+		"internal/loadgen":          {"."},
+		"retry/grpcretry":           {"balance/grpcbalance"},
 	},
 	Pure: []string{"shard", "balance", "retry", "matching/scaling", "matching/routing", "membership/ring"},
 	Impure: []string{

@@ -109,7 +109,7 @@ func (s *Storage) receivePrepare(ctx context.Context, req *v1.TransferRequest) (
 	if s.Locked() {
 		return nil, &shard.Error{Code: shard.ReplicaSetIsLocked, ReplicaSet: s.opts.ReplicaSet}
 	}
-	if s.opts.Link != nil && !slices.Contains(s.opts.Link.ReplicaSets(), req.GetFrom()) {
+	if s.opts.Link != nil && !slices.Contains(s.opts.Link.ReplicaSets(), req.GetFrom()) && !slices.Contains(s.KnownReplicaSets(), req.GetFrom()) {
 		return nil, &shard.Error{Code: shard.NoSuchReplicaSet, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("replica set %q is not known here", req.GetFrom())}
 	}
 	if n := s.BucketCounts()[shard.Receiving] + len(req.GetItems()); n > s.opts.MaxReceiving {

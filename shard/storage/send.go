@@ -210,7 +210,9 @@ func (s *Storage) deliver(ctx context.Context, req *v1.TransferRequest, patience
 
 // passing says whether an error of a message may be gone when it is sent again.
 func passing(err error) bool {
-	for _, c := range []shard.Code{shard.NonMaster, shard.MissingMaster, shard.UnreachableMaster, shard.UnreachableReplicaSet, shard.MasterNotSynced, shard.Overloaded, shard.OutcomeUnknown} {
+	for _, c := range []shard.Code{shard.NonMaster, shard.MissingMaster, shard.UnreachableMaster, shard.UnreachableReplicaSet, shard.MasterNotSynced, shard.Overloaded, shard.OutcomeUnknown,
+		// A member that stops: soon another one is master.
+		shard.StorageIsDisabled, shard.StoreClosed} {
 		if errors.Is(err, c) {
 			return true
 		}

@@ -132,6 +132,10 @@ func (e *RemoteError) GRPCStatus() *status.Status {
 	return status.New(codes.Unknown, e.text)
 }
 
+// Status makes the gRPC status of an answer that is an error, for other services of the
+// store. A Client's DoConn finds the store's error in it again.
+func Status(err error) error { return statusOf(err) }
+
 // statusOf makes the status of an answer that is an error. Whoever does not know the
 // store's errors finds a reason in it.
 func statusOf(err error) error {
