@@ -63,6 +63,8 @@ var Switchyard = Rules{
 		// Whole replica sets in one process, for tests and measurements, and the one of moves.
 		"internal/localsets": 4,
 		"internal/movebench": 5,
+		// Measurements of the store, with members in processes of their own.
+		"internal/storebench": 4,
 		// Only tests that drive the built program from outside.
 		"internal/crashtest": 7,
 	},
