@@ -96,7 +96,7 @@ func (l *load) killed(at time.Time) (time.Duration, error) {
 
 // failover kills the master of a replica set of three again and again.
 func failover(dir string, times int) error {
-	s, err := startSet(filepath.Join(dir, "failover"), 3)
+	s, err := startSet(filepath.Join(dir, "failover"), 3, "")
 	if err != nil {
 		return err
 	}

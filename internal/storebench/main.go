@@ -3,7 +3,7 @@
 // of three do for callers behind a router, and how long nobody can write after the master's
 // process was killed.
 //
-//	go run ./internal/storebench [-dir FOLDER] [-time 3s] [-rounds 3] [-failovers 10] [speed|failover]
+//	go run ./internal/storebench [-dir FOLDER] [-time 3s] [-rounds 3] [-failovers 10] [-only LINE] [-profile FOLDER] [speed|failover]
 //
 // Without an argument it does both. The folder must be on a real disk: one in memory is
 // refused, since syncs cost nothing there.
@@ -32,6 +32,8 @@ func main() {
 	flag.DurationVar(&s.time, "time", 3*time.Second, "how long each measurement takes")
 	flag.IntVar(&s.rounds, "rounds", 3, "how often each is made; the best and the median are shown")
 	flag.IntVar(&s.failovers, "failovers", 10, "how many masters are killed")
+	flag.StringVar(&s.only, "only", "", "measure only the `line` of the table, such as \"3 put 64\"")
+	flag.StringVar(&s.profile, "profile", "", "`folder` for profiles of the processor's time of all processes, while speed is measured")
 	flag.Parse()
 	if err := run(s, flag.Arg(0)); err != nil {
 		fmt.Fprintln(os.Stderr, "storebench:", err)
@@ -44,6 +46,7 @@ type settings struct {
 	dir               string
 	time              time.Duration
 	rounds, failovers int
+	only, profile     string
 }
 
 func run(s settings, what string) (err error) {

@@ -9,9 +9,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
-	_ "net/http/pprof" // with -profile
 	"os"
+	"runtime/pprof"
 	"time"
 
 	"google.golang.org/grpc"
@@ -40,12 +39,16 @@ func runMember(args []string) error {
 	id := flags.String("id", "", "name of the member")
 	dir := flags.String("dir", "", "folder of the member")
 	listen := flags.String("listen", "127.0.0.1:0", "address to serve at")
-	profile := flags.String("profile", "", "address to serve profiles at")
+	profile := flags.String("profile", "", "file for a profile of the processor's time")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *profile != "" {
-		go func() { fmt.Fprintln(os.Stderr, http.ListenAndServe(*profile, nil)) }()
+		stop, err := startProfile(*profile)
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
 	l, err := net.Listen("tcp", *listen)
 	if err != nil {
@@ -117,4 +120,19 @@ func bootstrap(eng *raftengine.Engine, store *storage.Storage, text []byte) erro
 		return errors.Join(err, ctx.Err())
 	}
 	return err
+}
+
+// startProfile writes a profile of the processor's time until stop is called.
+func startProfile(name string) (stop func(), err error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}, nil
 }

@@ -91,6 +91,20 @@ func (p *process) kill() {
 	p.cmd = nil
 }
 
+// stop ends the process in order.
+func (p *process) stop() {
+	if p.cmd == nil || p.cmd.Process == nil {
+		return
+	}
+	_ = p.in.Close()
+	guard := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() })
+	defer guard.Stop()
+	for range p.lines {
+	}
+	_ = p.cmd.Wait()
+	p.cmd = nil
+}
+
 // set is a replica set of processes, and a router to it.
 type set struct {
 	members []*process
@@ -98,7 +112,7 @@ type set struct {
 }
 
 // startSet makes a replica set in a new folder below dir.
-func startSet(dir string, size int) (_ *set, err error) {
+func startSet(dir string, size int, profile string) (_ *set, err error) {
 	s := &set{}
 	defer func() {
 		if err != nil {
@@ -110,7 +124,11 @@ func startSet(dir string, size int) (_ *set, err error) {
 	for i := range size {
 		p := &process{id: fmt.Sprintf("%s%d", setName, i+1), dir: filepath.Join(dir, fmt.Sprintf("%d-of-%d", i+1, size))}
 		s.members = append(s.members, p)
-		if err := p.start(); err != nil {
+		var extra []string
+		if profile != "" {
+			extra = []string{"-profile", filepath.Join(profile, fmt.Sprintf("%s-of-%d.cpu", p.id, size))}
+		}
+		if err := p.start(extra...); err != nil {
 			return nil, err
 		}
 		topology.Members = append(topology.Members, router.Member{ID: p.id, Address: p.address})
@@ -170,7 +188,7 @@ func (s *set) close() {
 		s.router.Close()
 	}
 	for _, p := range s.members {
-		p.kill()
+		p.stop()
 		_ = os.RemoveAll(p.dir)
 	}
 }

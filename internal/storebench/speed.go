@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,7 +94,17 @@ func speed(dir string, s settings) error {
 }
 
 func speedOf(dir string, size int, s settings) error {
-	g, err := startSet(dir, size)
+	if s.only != "" && !strings.HasPrefix(s.only, fmt.Sprint(size)) {
+		return nil
+	}
+	if s.profile != "" {
+		stop, err := startProfile(filepath.Join(s.profile, fmt.Sprintf("router-of-%d.cpu", size)))
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	g, err := startSet(dir, size, s.profile)
 	if err != nil {
 		return err
 	}
@@ -106,6 +117,9 @@ func speedOf(dir string, size int, s settings) error {
 		callers int
 		do      call
 	}{{"put", callers, put}, {"get", callers, get}, {"put", 1, put}, {"get", 1, get}} {
+		if s.only != "" && s.only != fmt.Sprintf("%d %s %d", size, m.name, m.callers) {
+			continue
+		}
 		var all []outcome
 		for range s.rounds {
 			o, err := measure(g.router, m.callers, s.time, m.do)
