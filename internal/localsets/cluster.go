@@ -15,6 +15,7 @@ import (
 	"github.com/switchyard-dev/switchyard/shard/engine/raftengine"
 	"github.com/switchyard-dev/switchyard/shard/router"
 	"github.com/switchyard-dev/switchyard/shard/storage"
+	"github.com/switchyard-dev/switchyard/shard/storage/storagerpc"
 )
 
 // clusterID is that of every cluster made here.
@@ -37,15 +38,17 @@ type Options struct {
 	Functions func() *storage.Registry
 	// Storage changes the options of a member's storage before it is opened.
 	Storage func(*storage.Options)
+	// Serve changes what a member's service is over: to look at calls. Default: its storage.
+	Serve func(*storage.Storage) storagerpc.Storage
 	// Logger takes what everybody has to say. Default: nothing.
 	Logger *slog.Logger
 }
 
 // Cluster is a number of replica sets. Its methods are for one goroutine.
 type Cluster struct {
-	opts     Options
-	members  []*Member
-	topology []router.Set
+	opts    Options
+	members []*Member
+	topology
 }
 
 // Start makes a cluster and waits until each set has a master.
@@ -62,10 +65,13 @@ func Start(ctx context.Context, opts Options) (_ *Cluster, err error) {
 	if opts.Functions == nil {
 		opts.Functions = storage.NewRegistry
 	}
+	if opts.Serve == nil {
+		opts.Serve = func(s *storage.Storage) storagerpc.Storage { return s }
+	}
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Cluster{opts: opts}
+	c := &Cluster{opts: opts, topology: topology{changed: make(chan struct{})}}
 	defer func() {
 		if err != nil {
 			c.Close()
@@ -73,18 +79,9 @@ func Start(ctx context.Context, opts Options) (_ *Cluster, err error) {
 	}()
 	// All addresses first: every member knows all the others.
 	for _, name := range opts.Sets {
-		set := router.Set{Name: name}
-		for i := range opts.Members {
-			m := &Member{c: c, Set: name, ID: fmt.Sprintf("%s%d", name, i+1)}
-			m.dir = filepath.Join(opts.Dir, m.ID)
-			if m.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-				return nil, err
-			}
-			m.Address = m.listener.Addr().String()
-			c.members = append(c.members, m)
-			set.Members = append(set.Members, router.Member{ID: m.ID, Address: m.Address})
+		if err := c.place(name); err != nil {
+			return nil, err
 		}
-		c.topology = append(c.topology, set)
 	}
 	for _, m := range c.members {
 		if err := m.Start(ctx); err != nil {
@@ -97,6 +94,37 @@ func Start(ctx context.Context, opts Options) (_ *Cluster, err error) {
 		}
 	}
 	return c, nil
+}
+
+// place gives a new set its members' addresses.
+func (c *Cluster) place(name string) (err error) {
+	set := router.Set{Name: name}
+	for i := range c.opts.Members {
+		m := &Member{c: c, Set: name, ID: fmt.Sprintf("%s%d", name, i+1)}
+		m.dir = filepath.Join(c.opts.Dir, m.ID)
+		if m.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
+		m.Address = m.listener.Addr().String()
+		c.members = append(c.members, m)
+		set.Members = append(set.Members, router.Member{ID: m.ID, Address: m.Address})
+	}
+	c.add(set)
+	return nil
+}
+
+// AddSet adds a set without buckets, with as many members as the others have, and waits until it has a
+// master.
+func (c *Cluster) AddSet(ctx context.Context, name string) error {
+	if err := c.place(name); err != nil {
+		return err
+	}
+	for _, m := range c.Members(name) {
+		if err := m.Start(ctx); err != nil {
+			return err
+		}
+	}
+	return c.bootstrap(ctx, name, false)
 }
 
 func (c *Cluster) bootstrap(ctx context.Context, set string, all bool) error {
@@ -150,8 +178,8 @@ func (c *Cluster) Master(ctx context.Context, set string) (*Member, error) {
 	}
 }
 
-// Topology returns where everybody is.
-func (c *Cluster) Topology() router.Topology { return router.Static(c.topology...) }
+// Topology returns where everybody is, and will be.
+func (c *Cluster) Topology() router.Topology { return &c.topology }
 
 // Router makes a router of a process that has no storage. Close it before the cluster.
 func (c *Cluster) Router() (*router.Router, error) {

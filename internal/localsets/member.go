@@ -22,15 +22,15 @@ import (
 type Member struct {
 	// ID is unique in the cluster, Address where it serves, also after it was started again.
 	ID, Set, Address string
-	// Storage, Engine and Router are those of the living member.
+	// Storage, Engine, Server and Router are those of the living member.
 	Storage *storage.Storage
 	Engine  *raftengine.Engine
+	Server  *storagerpc.Server
 	Router  *router.Router
 
 	c        *Cluster
 	dir      string
 	listener net.Listener // before Start
-	server   *storagerpc.Server
 	grpc     *grpc.Server
 	served   chan struct{}
 }
@@ -74,16 +74,16 @@ func (m *Member) Start(ctx context.Context) (err error) {
 	if m.Storage, err = storage.Open(ctx, opts); err != nil {
 		return errors.Join(err, tr.Close())
 	}
-	if m.server, err = storagerpc.NewServer(storagerpc.ServerOptions{Storage: m.Storage, Member: m.ID, Logger: m.c.opts.Logger}); err != nil {
+	if m.Server, err = storagerpc.NewServer(storagerpc.ServerOptions{Storage: m.c.opts.Serve(m.Storage), Member: m.ID, Logger: m.c.opts.Logger}); err != nil {
 		return err
 	}
-	m.Router, err = router.New(router.Options{Topology: m.c.Topology(), Local: m.server, ClusterID: clusterID, Logger: m.c.opts.Logger})
+	m.Router, err = router.New(router.Options{Topology: m.c.Topology(), Local: m.Server, ClusterID: clusterID, Logger: m.c.opts.Logger})
 	if err != nil {
 		return err
 	}
 	link.Attach(m.Router)
 	m.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(raftrpc.DefaultMaxRequestBytes+1<<20), grpc.MaxSendMsgSize(storagerpc.MaxMessage))
-	m.server.Register(m.grpc)
+	m.Server.Register(m.grpc)
 	tr.Register(m.grpc)
 	transferrpc.Register(m.grpc, m.Storage, m.c.opts.Logger)
 	m.served = make(chan struct{})
@@ -117,8 +117,8 @@ func (m *Member) Kill() {
 		m.grpc.Stop()
 		<-m.served
 	}
-	if m.server != nil {
-		m.server.Close()
+	if m.Server != nil {
+		m.Server.Close()
 	}
 	if m.Router != nil {
 		m.Router.Close()
@@ -128,5 +128,5 @@ func (m *Member) Kill() {
 		cancel()
 		_ = m.Storage.Close(ended) // it has no time, which is an error
 	}
-	m.grpc, m.server, m.Router, m.Storage, m.Engine = nil, nil, nil, nil, nil
+	m.grpc, m.Server, m.Router, m.Storage, m.Engine = nil, nil, nil, nil, nil
 }
