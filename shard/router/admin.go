@@ -19,7 +19,7 @@ import (
 // after fn has begun, its error is OUTCOME_UNKNOWN. NO_SUCH_REPLICASET: no such set is known
 // here.
 //
-// For a member in this process only unary methods work.
+// With a member in this process the streams of the client do not work.
 func (r *Router) OnMaster(ctx context.Context, replicaSet string, fn func(context.Context, v1.StorageServiceClient) error) error {
 	s := r.set(replicaSet)
 	if s == nil {

@@ -133,10 +133,16 @@ func (s *Storage) Weight() float64 {
 
 // SetWeight sets the weight: 0 drains the replica set, less is INVALID_CFG.
 func (s *Storage) SetWeight(ctx context.Context, weight float64) error {
-	if !(weight >= 0) || math.IsInf(weight, 0) {
-		return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("weight %v; it must be a number from 0 on", weight)}
+	if !validWeight(weight) {
+		return s.badWeight(weight)
 	}
 	return s.setFact(ctx, factWeight, strconv.FormatFloat(weight, 'g', -1, 64))
+}
+
+func validWeight(weight float64) bool { return weight >= 0 && !math.IsInf(weight, 0) }
+
+func (s *Storage) badWeight(weight float64) error {
+	return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("weight %v; it must be a number from 0 on", weight)}
 }
 
 // Locked reports whether the replica set is locked: it sends and receives no buckets.
@@ -233,8 +239,9 @@ func (s *Storage) ForgetReplicaSet(ctx context.Context, name string) error {
 }
 
 // BootstrapReplicaSet makes a replica set part of a cluster: with the buckets that it gets when the
-// cluster is made, or without any when it comes later. A second time is NON_EMPTY. The
-// members are not looked at.
+// cluster is made, or without any when it comes later. With members it makes a group of them first,
+// led by this one. What was cut short goes on when it is called again with the same request; when
+// it was done it is NON_EMPTY.
 func (s *Storage) BootstrapReplicaSet(ctx context.Context, req *v1.BootstrapStorageRequest) error {
 	bad := func(format string, args ...any) error {
 		return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf(format, args...)}
@@ -246,27 +253,84 @@ func (s *Storage) BootstrapReplicaSet(ctx context.Context, req *v1.BootstrapStor
 		return bad("bucket_count is %d here, not %d", s.opts.BucketCount, req.GetBucketCount())
 	case req.GetClusterId() == "" || len(req.GetClusterId()) > maxNameLength:
 		return bad("a cluster id of 1 to %d bytes is needed", maxNameLength)
+	case !validWeight(req.GetWeight()):
+		return s.badWeight(req.GetWeight())
+	case !s.haveRanges(req.GetBuckets()):
+		return bad("buckets are numbered 1 to %d", s.opts.BucketCount)
 	case s.ClusterID() != "":
 		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: s.opts.ReplicaSet, Reason: "it belongs to cluster " + s.ClusterID()}
 	}
-	if counts := s.BucketCounts(); counts[shard.Absent] != int(s.opts.BucketCount) {
-		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: s.opts.ReplicaSet}
-	}
-	var ranges []byte
-	for _, r := range req.GetBuckets() {
-		ranges = appendRange(ranges, shard.BucketID(r.GetFirst()), shard.BucketID(r.GetLast()), shard.Active)
-	}
-	if err := s.setFact(ctx, factCluster, req.GetClusterId()); err != nil {
+	if err := s.makeGroup(ctx, req.GetMembers()); err != nil {
 		return err
 	}
-	if w := req.GetWeight(); w != 0 {
+	for _, name := range req.GetReplicaSets() {
+		if err := s.RememberReplicaSet(ctx, name); err != nil {
+			return err
+		}
+	}
+	if w := req.GetWeight(); w != 0 || req.GetDrained() {
+		if req.GetDrained() {
+			w = 0
+		}
 		if err := s.SetWeight(ctx, w); err != nil {
 			return err
 		}
 	}
-	if len(ranges) == 0 {
+	if err := s.makeBuckets(ctx, req.GetBuckets()); err != nil {
+		return err
+	}
+	// Last, because it says that all is done.
+	return s.setFact(ctx, factCluster, req.GetClusterId())
+}
+
+// haveRanges reports whether there are such buckets.
+func (s *Storage) haveRanges(ranges []*v1.BucketRange) bool {
+	for _, r := range ranges {
+		if r.GetFirst() < 1 || r.GetLast() < r.GetFirst() || r.GetLast() > s.opts.BucketCount {
+			return false
+		}
+	}
+	return true
+}
+
+// makeGroup makes a group of the members, this one first.
+func (s *Storage) makeGroup(ctx context.Context, members []*v1.StorageMember) error {
+	if len(members) == 0 {
 		return nil
 	}
-	_, err := s.system(ctx, fnBootstrap, ranges)
-	return err
+	g, err := s.group()
+	if err != nil {
+		return err
+	}
+	list := make([]engine.Member, len(members))
+	for i, m := range members {
+		list[i] = engine.Member{ID: m.GetId(), Address: m.GetAddress(), Voter: m.GetVoter()}
+	}
+	return g.Bootstrap(ctx, list)
+}
+
+// makeBuckets makes the buckets of the ranges here. It does nothing when just these are here.
+func (s *Storage) makeBuckets(ctx context.Context, ranges []*v1.BucketRange) error {
+	wanted := make([]bool, s.opts.BucketCount+1)
+	var args []byte
+	for _, r := range ranges {
+		first, last := shard.BucketID(r.GetFirst()), shard.BucketID(r.GetLast())
+		args = appendRange(args, first, last, shard.Active)
+		for b := first; b <= last && s.table.has(b); b++ {
+			wanted[b] = true
+		}
+	}
+	if s.BucketCounts()[shard.Absent] == int(s.opts.BucketCount) {
+		if len(args) == 0 {
+			return nil
+		}
+		_, err := s.system(ctx, fnBootstrap, args)
+		return err
+	}
+	for b := shard.BucketID(1); s.table.has(b); b++ {
+		if (s.table.load(b).state() != shard.Absent) != wanted[b] {
+			return &shard.Error{Code: shard.NonEmpty, Bucket: b, ReplicaSet: s.opts.ReplicaSet}
+		}
+	}
+	return nil
 }

@@ -2094,7 +2094,11 @@ type BootstrapStorageRequest struct {
 	Buckets []*BucketRange `protobuf:"bytes,4,rep,name=buckets,proto3" json:"buckets,omitempty"`
 	Weight  float64        `protobuf:"fixed64,5,opt,name=weight,proto3" json:"weight,omitempty"`
 	// The first members; empty for this one alone.
-	Members       []*StorageMember `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
+	Members []*StorageMember `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
+	// The names of all replica sets of the cluster, for it to remember.
+	ReplicaSets []string `protobuf:"bytes,7,rep,name=replica_sets,json=replicaSets,proto3" json:"replica_sets,omitempty"`
+	// Its weight is 0, whatever weight says, where 0 means the default.
+	Drained       bool `protobuf:"varint,8,opt,name=drained,proto3" json:"drained,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2169,6 +2173,20 @@ func (x *BootstrapStorageRequest) GetMembers() []*StorageMember {
 		return x.Members
 	}
 	return nil
+}
+
+func (x *BootstrapStorageRequest) GetReplicaSets() []string {
+	if x != nil {
+		return x.ReplicaSets
+	}
+	return nil
+}
+
+func (x *BootstrapStorageRequest) GetDrained() bool {
+	if x != nil {
+		return x.Drained
+	}
+	return false
 }
 
 type BootstrapStorageResponse struct {
@@ -3534,7 +3552,7 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\btransfer\x18\x04 \x01(\x04R\btransfer\x12\x12\n" +
 	"\x04rows\x18\x05 \x01(\x04R\x04rows\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x10\n" +
-	"\x03sum\x18\a \x01(\x04R\x03sum\"\x82\x02\n" +
+	"\x03sum\x18\a \x01(\x04R\x03sum\"\xbf\x02\n" +
 	"\x17BootstrapStorageRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12!\n" +
@@ -3543,7 +3561,9 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"replicaSet\x124\n" +
 	"\abuckets\x18\x04 \x03(\v2\x1a.switchyard.v1.BucketRangeR\abuckets\x12\x16\n" +
 	"\x06weight\x18\x05 \x01(\x01R\x06weight\x126\n" +
-	"\amembers\x18\x06 \x03(\v2\x1c.switchyard.v1.StorageMemberR\amembers\"\x1a\n" +
+	"\amembers\x18\x06 \x03(\v2\x1c.switchyard.v1.StorageMemberR\amembers\x12!\n" +
+	"\freplica_sets\x18\a \x03(\tR\vreplicaSets\x12\x18\n" +
+	"\adrained\x18\b \x01(\bR\adrained\"\x1a\n" +
 	"\x18BootstrapStorageResponse\"*\n" +
 	"\x10SetWeightRequest\x12\x16\n" +
 	"\x06weight\x18\x01 \x01(\x01R\x06weight\"\x13\n" +

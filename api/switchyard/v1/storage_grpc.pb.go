@@ -86,8 +86,8 @@ type StorageServiceClient interface {
 	ListBuckets(ctx context.Context, in *ListBucketsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListBucketsResponse], error)
 	// CheckBuckets counts and sums up the rows of buckets on this member.
 	CheckBuckets(ctx context.Context, in *CheckBucketsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckBucketsResponse], error)
-	// BootstrapStorage makes a new replica set: its facts and its first buckets. It is
-	// done once, and later refused with NON_EMPTY.
+	// BootstrapStorage makes a new replica set: its members, its facts and its first buckets.
+	// It is done once, and later refused with NON_EMPTY; what was cut short goes on.
 	BootstrapStorage(ctx context.Context, in *BootstrapStorageRequest, opts ...grpc.CallOption) (*BootstrapStorageResponse, error)
 	// SetWeight sets the replica set's share of the buckets.
 	SetWeight(ctx context.Context, in *SetWeightRequest, opts ...grpc.CallOption) (*SetWeightResponse, error)
@@ -412,8 +412,8 @@ type StorageServiceServer interface {
 	ListBuckets(*ListBucketsRequest, grpc.ServerStreamingServer[ListBucketsResponse]) error
 	// CheckBuckets counts and sums up the rows of buckets on this member.
 	CheckBuckets(*CheckBucketsRequest, grpc.ServerStreamingServer[CheckBucketsResponse]) error
-	// BootstrapStorage makes a new replica set: its facts and its first buckets. It is
-	// done once, and later refused with NON_EMPTY.
+	// BootstrapStorage makes a new replica set: its members, its facts and its first buckets.
+	// It is done once, and later refused with NON_EMPTY; what was cut short goes on.
 	BootstrapStorage(context.Context, *BootstrapStorageRequest) (*BootstrapStorageResponse, error)
 	// SetWeight sets the replica set's share of the buckets.
 	SetWeight(context.Context, *SetWeightRequest) (*SetWeightResponse, error)

@@ -3,6 +3,7 @@ package storagerpc
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -24,11 +25,19 @@ func (s *Server) ViewRows(ctx context.Context, kind v1.StorageCallKind, bucket s
 
 // Do is Client.Do in this process.
 func (s *Server) Do(ctx context.Context, call func(context.Context, v1.StorageServiceClient) error) error {
-	return fromStatus(call(ctx, v1.NewStorageServiceClient(loop{s})))
+	l := loop{s: s, running: new(sync.WaitGroup)}
+	ctx, cancel := context.WithCancel(ctx)
+	defer l.running.Wait()
+	defer cancel()
+	return fromStatus(call(ctx, v1.NewStorageServiceClient(l)))
 }
 
-// loop is a connection from a process to itself: it carries unary calls.
-type loop struct{ s *Server }
+// loop is a connection from a process to itself: it carries unary calls, and streams of the
+// server.
+type loop struct {
+	s       *Server
+	running *sync.WaitGroup // handlers of streams
+}
 
 // Invoke implements grpc.ClientConnInterface.
 func (l loop) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
@@ -54,9 +63,4 @@ func move(to, from any) error {
 	proto.Reset(dst)
 	proto.Merge(dst, src)
 	return nil
-}
-
-// NewStream implements grpc.ClientConnInterface.
-func (loop) NewStream(_ context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-	return nil, fmt.Errorf("storagerpc: %s is a stream; in one process there are none", method)
 }
