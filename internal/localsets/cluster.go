@@ -18,8 +18,8 @@ import (
 	"github.com/switchyard-dev/switchyard/shard/storage/storagerpc"
 )
 
-// clusterID is that of every cluster made here.
-const clusterID = "local"
+// ClusterID is that of every cluster made here.
+const ClusterID = "local"
 
 // Options of Start. The zero value of a field is its default.
 type Options struct {
@@ -31,6 +31,8 @@ type Options struct {
 	Members int
 	// Buckets is the bucket_count (default 16).
 	Buckets uint32
+	// Bare members are not made a group, and get no buckets: nothing is bootstrapped.
+	Bare bool
 	// Engine is what the members' engines have in common: the machine, the folder, the
 	// transport and the bucket count are filled in.
 	Engine raftengine.Options
@@ -89,6 +91,9 @@ func Start(ctx context.Context, opts Options) (_ *Cluster, err error) {
 		}
 	}
 	for i, name := range opts.Sets {
+		if opts.Bare {
+			break
+		}
 		if err := c.bootstrap(ctx, name, i == 0); err != nil {
 			return nil, err
 		}
@@ -124,6 +129,9 @@ func (c *Cluster) AddSet(ctx context.Context, name string) error {
 			return err
 		}
 	}
+	if c.opts.Bare {
+		return nil
+	}
 	return c.bootstrap(ctx, name, false)
 }
 
@@ -136,7 +144,7 @@ func (c *Cluster) bootstrap(ctx context.Context, set string, all bool) error {
 	if err := members[0].Engine.Bootstrap(ctx, group); err != nil {
 		return err
 	}
-	req := &v1.BootstrapStorageRequest{ClusterId: clusterID, BucketCount: c.opts.Buckets, ReplicaSet: set}
+	req := &v1.BootstrapStorageRequest{ClusterId: ClusterID, BucketCount: c.opts.Buckets, ReplicaSet: set}
 	if all {
 		req.Buckets = []*v1.BucketRange{{First: 1, Last: c.opts.Buckets}}
 	}
@@ -183,7 +191,7 @@ func (c *Cluster) Topology() router.Topology { return &c.topology }
 
 // Router makes a router of a process that has no storage. Close it before the cluster.
 func (c *Cluster) Router() (*router.Router, error) {
-	return router.New(router.Options{Topology: c.Topology(), ClusterID: clusterID, BucketCount: c.opts.Buckets, Logger: c.opts.Logger})
+	return router.New(router.Options{Topology: c.Topology(), ClusterID: ClusterID, BucketCount: c.opts.Buckets, Logger: c.opts.Logger})
 }
 
 // Close ends all members.

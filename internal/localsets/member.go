@@ -77,7 +77,7 @@ func (m *Member) Start(ctx context.Context) (err error) {
 	if m.Server, err = storagerpc.NewServer(storagerpc.ServerOptions{Storage: m.c.opts.Serve(m.Storage), Member: m.ID, Logger: m.c.opts.Logger}); err != nil {
 		return err
 	}
-	m.Router, err = router.New(router.Options{Topology: m.c.Topology(), Local: m.Server, ClusterID: clusterID, Logger: m.c.opts.Logger})
+	m.Router, err = router.New(router.Options{Topology: m.c.Topology(), Local: m.Server, ClusterID: ClusterID, Logger: m.c.opts.Logger})
 	if err != nil {
 		return err
 	}
