@@ -81,6 +81,8 @@ type BucketInfo struct {
 // ReplicaSetInfo is the condition of one replica set.
 type ReplicaSetInfo struct {
 	Name string
+	// ClusterID is that of the cluster it was made for, empty when it was not bootstrapped.
+	ClusterID string
 	// Master is the id of its master, empty when it has none that answers.
 	Master string
 	// Status is the condition of the master's engine or, when there is no master, of that of
@@ -97,6 +99,8 @@ type ReplicaSetInfo struct {
 	Moves []*v1.BucketMove
 	// Known are the replica sets that it has ever seen and that were not forgotten.
 	Known []string
+	// Group are its members as the group itself knows them, from whom Status is.
+	Group []*v1.StorageMember
 }
 
 // MemberInfo is the condition of one member.
@@ -193,6 +197,7 @@ func inspect(ctx context.Context, s *replicaSet) inspection {
 		out.ranges = ranges[best]
 	}
 	out.Status = engineStatus(info)
+	out.ClusterID, out.Group = info.GetClusterId(), info.GetMembers()
 	out.Weight, out.Locked = info.GetWeight(), info.GetLocked()
 	out.Moves, out.Known = info.GetMoves(), info.GetKnownReplicaSets()
 	out.Buckets = map[shard.State]int{}
