@@ -1,7 +1,6 @@
 package matching
 
 import (
-	"bytes"
 	"context"
 	"strconv"
 	"time"
@@ -36,7 +35,7 @@ const (
 func rowCounts(q *v1.Queue) *v1.PartitionCounts {
 	if managed(q) {
 		if c, err := scaling.DecodeCounts(q.GetScalingState()); err == nil && c.Managed() {
-			return countsProto(c)
+			return countsProto(c, c.Version)
 		}
 	}
 	c := &v1.PartitionCounts{Read: max(q.GetReadPartitions(), 1), Write: max(q.GetWritePartitions(), 1)}
@@ -120,9 +119,23 @@ func CountsFromError(err error) *v1.PartitionCounts {
 	return c
 }
 
+// sameCounts says whether a client, or a partition, knows the newest. A client's own
+// leave the backlog out.
 func sameCounts(a, b *v1.PartitionCounts) bool {
 	return a == b || a.GetRead() == b.GetRead() && a.GetWrite() == b.GetWrite() && a.GetVersion() == b.GetVersion() &&
-		a.GetBacklogCap() == b.GetBacklogCap() && bytes.Equal(a.GetBacklog(), b.GetBacklog())
+		a.GetBacklogCap() == b.GetBacklogCap() && a.GetBacklogVersion() == b.GetBacklogVersion()
+}
+
+// olderCounts says whether counts are older than others. Counts that are not managed have
+// no version; they come from the queue's row alone, and it is the newest that was read.
+func olderCounts(c, than *v1.PartitionCounts) bool {
+	switch v := c.GetVersion(); {
+	case v == 0:
+		return false
+	case v != than.GetVersion():
+		return v < than.GetVersion()
+	}
+	return c.GetBacklogVersion() < than.GetBacklogVersion()
 }
 
 // partitionCounts are the counts that hold for the owner's queue, as far as the
@@ -130,12 +143,11 @@ func sameCounts(a, b *v1.PartitionCounts) bool {
 func (o *owner) partitionCounts() *v1.PartitionCounts { return o.counts.Load() }
 
 // learnCounts takes over counts from the queue's row or its root, unless they are
-// older than those that hold. Counts that are not managed have no version; they come
-// from the row alone, and it is the newest that was read.
+// older than those that hold.
 func (o *owner) learnCounts(c *v1.PartitionCounts) {
 	for {
 		old := o.counts.Load()
-		if c.GetVersion() != 0 && c.GetVersion() < old.GetVersion() {
+		if olderCounts(c, old) {
 			return
 		}
 		if o.counts.CompareAndSwap(old, c) {

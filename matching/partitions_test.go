@@ -184,10 +184,10 @@ func TestCounts_a_client_with_old_ones_tries_once_more_by_itself(t *testing.T) {
 	f := newFixture(t, store, nil)
 	f.makeQueue("q", 16)
 	f.add("q", spec("x"))
-	f.table.get(queueName{"default", "q"}).counts.Store(&v1.PartitionCounts{Read: 64, Write: 64})
+	f.table.get(queueName{"default", "q"}).known.Store(knownCounts(&v1.PartitionCounts{Read: 64, Write: 64}))
 	for range 20 {
 		f.add("q", spec("x"))
-		f.table.get(queueName{"default", "q"}).counts.Store(&v1.PartitionCounts{Read: 2, Write: 2})
+		f.table.get(queueName{"default", "q"}).known.Store(knownCounts(&v1.PartitionCounts{Read: 2, Write: 2}))
 	}
 	got := 0
 	for got < 21 {

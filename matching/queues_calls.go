@@ -15,10 +15,10 @@ import (
 // Call hands a request to a worker and waits for its answer; see CallService.
 func (q *Queues) Call(ctx context.Context, req *v1.CallRequest) (*v1.CallResponse, error) {
 	var resp *v1.CallResponse
-	err := q.balanced(ctx, req.GetNamespace(), req.GetQueue(), func(_ *queueEntry, counts *v1.PartitionCounts) error {
-		id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Number: rand.Int32N(counts.GetWrite())}
+	err := q.balanced(ctx, req.GetNamespace(), req.GetQueue(), func(_ *queueEntry, k *known) error {
+		id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Number: rand.Int32N(k.counts.GetWrite())}
 		return q.callAt(ctx, id, func(peer v1.MatchingServiceServer) error {
-			r, err := peer.PartitionCall(ctx, &v1.PartitionCallRequest{Header: &v1.PartitionHeader{Partition: id.Number, Counts: counts}, Request: req})
+			r, err := peer.PartitionCall(ctx, &v1.PartitionCallRequest{Header: &v1.PartitionHeader{Partition: id.Number, Counts: k.header}, Request: req})
 			resp = r.GetResponse()
 			return err
 		})
@@ -32,12 +32,12 @@ func (q *Queues) Call(ctx context.Context, req *v1.CallRequest) (*v1.CallRespons
 // PollCalls waits for calls; see CallService.
 func (q *Queues) PollCalls(ctx context.Context, req *v1.PollCallsRequest) (*v1.PollCallsResponse, error) {
 	var resp *v1.PollCallsResponse
-	err := q.balanced(ctx, req.GetNamespace(), req.GetQueue(), func(e *queueEntry, counts *v1.PartitionCounts) error {
-		n := e.callPolls.begin(counts.GetRead())
+	err := q.balanced(ctx, req.GetNamespace(), req.GetQueue(), func(e *queueEntry, k *known) error {
+		n := e.callPolls.begin(k.counts.GetRead())
 		defer e.callPolls.end(n)
 		id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Number: n}
 		return q.at(ctx, id, func(peer v1.MatchingServiceServer) error {
-			r, err := peer.PartitionPollCalls(ctx, &v1.PartitionPollCallsRequest{Header: &v1.PartitionHeader{Partition: n, Counts: counts}, Request: req})
+			r, err := peer.PartitionPollCalls(ctx, &v1.PartitionPollCallsRequest{Header: &v1.PartitionHeader{Partition: n, Counts: k.header}, Request: req})
 			resp = r.GetResponse()
 			return err
 		})

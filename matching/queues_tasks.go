@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
@@ -16,18 +18,22 @@ const maxCountTries = 4
 
 // balanced runs fn for the partitions that choose picks by the queue's counts, and
 // again when they turn out to be out of date.
-func (q *Queues) balanced(ctx context.Context, namespace, queue string, fn func(*queueEntry, *v1.PartitionCounts) error) error {
+func (q *Queues) balanced(ctx context.Context, namespace, queue string, fn func(*queueEntry, *known) error) error {
 	for tries := 0; ; tries++ {
-		e, counts, err := q.partitionsOf(ctx, namespace, queue, true)
+		e, k, err := q.partitionsOf(ctx, namespace, queue, true)
 		if err != nil {
 			return err
 		}
-		err = fn(e, counts)
+		err = fn(e, k)
 		switch reason.Of(err) {
 		case reason.StalePartitionCounts:
-			e.counts.CompareAndSwap(counts, CountsFromError(err))
+			if c := CountsFromError(err); c != nil {
+				e.known.CompareAndSwap(k, knownCounts(c))
+			} else {
+				e.known.CompareAndSwap(k, nil)
+			}
 		case reason.QueueNotFound: // deleted, and perhaps to be created anew
-			e.counts.CompareAndSwap(counts, nil)
+			e.known.CompareAndSwap(k, nil)
 		default:
 			return err
 		}
@@ -50,8 +56,8 @@ func (q *Queues) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (*v1.Add
 	}
 	// What some partitions have taken is not offered again when the others refuse.
 	results := make([]*v1.AddTasksResponse_Result, len(req.GetTasks()))
-	err := q.balanced(ctx, req.GetNamespace(), req.GetQueue(), func(e *queueEntry, counts *v1.PartitionCounts) error {
-		return q.addSplit(ctx, e, counts, req, results)
+	err := q.balanced(ctx, req.GetNamespace(), req.GetQueue(), func(e *queueEntry, k *known) error {
+		return q.addSplit(ctx, e, k, req, results)
 	})
 	if err != nil {
 		return nil, err
@@ -60,9 +66,9 @@ func (q *Queues) AddTasks(ctx context.Context, req *v1.AddTasksRequest) (*v1.Add
 }
 
 // addSplit adds the tasks of a batch that have no result yet, split by partition.
-func (q *Queues) addSplit(ctx context.Context, e *queueEntry, counts *v1.PartitionCounts, req *v1.AddTasksRequest, results []*v1.AddTasksResponse_Result) error {
+func (q *Queues) addSplit(ctx context.Context, e *queueEntry, k *known, req *v1.AddTasksRequest, results []*v1.AddTasksResponse_Result) error {
 	tasks := req.GetTasks()
-	n := counts.GetWrite()
+	n := k.counts.GetWrite()
 	at := make([]int32, len(tasks))
 	same := true
 	for i, t := range tasks {
@@ -71,13 +77,13 @@ func (q *Queues) addSplit(ctx context.Context, e *queueEntry, counts *v1.Partiti
 			if err != nil {
 				return err
 			}
-			at[i] = WritePartition(id, n)
+			at[i] = k.writeTo(id)
 		}
 		same = same && at[i] == at[0] && results[i] == nil
 	}
 	id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue()}
 	if same {
-		resp, err := q.addTo(ctx, e, counts, id.sibling(at[0]), req)
+		resp, err := q.addTo(ctx, e, k, id.sibling(at[0]), req)
 		copy(results, resp.GetResults())
 		return err
 	}
@@ -105,7 +111,7 @@ func (q *Queues) addSplit(ctx context.Context, e *queueEntry, counts *v1.Partiti
 	)
 	for number, p := range parts {
 		wg.Go(func() {
-			resp, err := q.addTo(ctx, e, counts, id.sibling(number), p.req)
+			resp, err := q.addTo(ctx, e, k, id.sibling(number), p.req)
 			if err != nil {
 				mu.Lock()
 				failed = err
@@ -123,8 +129,8 @@ func (q *Queues) addSplit(ctx context.Context, e *queueEntry, counts *v1.Partiti
 
 // addTo adds tasks to one partition. When its owner changed meanwhile, what was under
 // way is repeated: its id tells whether it arrived.
-func (q *Queues) addTo(ctx context.Context, e *queueEntry, counts *v1.PartitionCounts, id PartitionID, req *v1.AddTasksRequest) (*v1.AddTasksResponse, error) {
-	preq := &v1.PartitionAddTasksRequest{Header: &v1.PartitionHeader{Partition: id.Number, StickyWorker: id.Sticky, Counts: counts}, Request: req}
+func (q *Queues) addTo(ctx context.Context, e *queueEntry, k *known, id PartitionID, req *v1.AddTasksRequest) (*v1.AddTasksResponse, error) {
+	preq := &v1.PartitionAddTasksRequest{Header: &v1.PartitionHeader{Partition: id.Number, StickyWorker: id.Sticky, Counts: k.asHeader()}, Request: req}
 	var resp *v1.AddTasksResponse
 	tries := 0
 	err := q.at(ctx, id, func(peer v1.MatchingServiceServer) error {
@@ -152,35 +158,65 @@ func (q *Queues) addTo(ctx context.Context, e *queueEntry, counts *v1.PartitionC
 	return resp, nil
 }
 
-// PollTasks leases tasks; see TaskService.
+// PollTasks leases tasks; see TaskService. While the queue's backlogs are known, a poll may
+// wait at several partitions, one after another.
 func (q *Queues) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.PollTasksResponse, error) {
 	if w := req.GetStickyWorker(); w != "" {
 		return q.pollFrom(ctx, nil, nil, PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Sticky: w}, req)
 	}
+	until := time.Now().Add(req.GetWait().AsDuration())
+	var turns pollTurns
+	left := req.GetWait().AsDuration()
+	for first := true; ; first = false {
+		began := time.Now()
+		resp, turn, err := q.pollTurn(ctx, req, &turns, left)
+		if err != nil && !first && ctx.Err() == nil {
+			switch reason.Of(err) {
+			case reason.NotReady, reason.ShuttingDown, reason.WorkerCancelled, reason.PartitionMoved: // it has waited in vain, no more
+				return &v1.PollTasksResponse{ServerTime: timestamp(q.now())}, nil
+			}
+		}
+		if err != nil || len(resp.GetTasks()) > 0 || turn >= left {
+			return resp, err
+		}
+		now := time.Now()
+		if left = until.Sub(now); left <= 0 || now.Sub(began) < turn {
+			return resp, nil // its time is over, or it was ended before that
+		}
+	}
+}
+
+// pollTurn polls one partition for a turn of what is left of a poll's wait.
+func (q *Queues) pollTurn(ctx context.Context, req *v1.PollTasksRequest, turns *pollTurns, left time.Duration) (resp *v1.PollTasksResponse, turn time.Duration, err error) {
 	id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue()}
-	var resp *v1.PollTasksResponse
-	err := q.balanced(ctx, id.Namespace, id.Queue, func(e *queueEntry, counts *v1.PartitionCounts) (err error) {
-		n := counts.GetRead()
-		first := e.polls.begin(n)
+	err = q.balanced(ctx, id.Namespace, id.Queue, func(e *queueEntry, k *known) (err error) {
+		var first int32
+		first, turn = e.choosePoll(k, turns, left)
 		defer e.polls.end(first)
-		resp, err = q.pollFrom(ctx, e, counts, id.sibling(first), req)
+		part := req
+		if turn < req.GetWait().AsDuration() {
+			part = &v1.PollTasksRequest{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Identity: req.GetIdentity(),
+				MaxTasks: req.GetMaxTasks(), Wait: durationpb.New(turn), LeaseTime: req.GetLeaseTime()}
+		}
+		resp, err = q.pollFrom(ctx, e, k, id.sibling(first), part)
 		if err != nil || req.GetWait().AsDuration() > 0 {
 			return err
 		}
 		// A poll that does not wait finds nothing only when there is nothing.
+		n := k.counts.GetRead()
 		for i := int32(1); i < n && len(resp.GetTasks()) == 0 && err == nil; i++ {
-			resp, err = q.pollFrom(ctx, e, counts, id.sibling((first+i)%n), req)
+			resp, err = q.pollFrom(ctx, e, k, id.sibling((first+i)%n), req)
 		}
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, turn, err
 	}
-	return resp, nil
+	return resp, turn, nil
 }
 
-func (q *Queues) pollFrom(ctx context.Context, e *queueEntry, counts *v1.PartitionCounts, id PartitionID, req *v1.PollTasksRequest) (*v1.PollTasksResponse, error) {
-	preq := &v1.PartitionPollTasksRequest{Header: &v1.PartitionHeader{Partition: id.Number, StickyWorker: id.Sticky, Counts: counts}, Request: req}
+func (q *Queues) pollFrom(ctx context.Context, e *queueEntry, k *known, id PartitionID, req *v1.PollTasksRequest) (*v1.PollTasksResponse, error) {
+	preq := &v1.PartitionPollTasksRequest{Header: &v1.PartitionHeader{Partition: id.Number, StickyWorker: id.Sticky, Counts: k.asHeader()}, Request: req}
 	var resp *v1.PollTasksResponse
 	err := q.at(ctx, id, func(peer v1.MatchingServiceServer) error {
 		r, err := peer.PartitionPollTasks(ctx, preq)

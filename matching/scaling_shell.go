@@ -2,6 +2,7 @@ package matching
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -41,6 +42,8 @@ const (
 	// missedRounds is after how many rounds a partition that does not answer is
 	// looked up in the store.
 	missedRounds = 2
+	// backlogInterval is the default of Scaling.BacklogInterval.
+	backlogInterval = 5 * time.Second
 )
 
 // Scaling sets the pace of managed partition counts. The zero value of a field takes
@@ -48,6 +51,9 @@ const (
 type Scaling struct {
 	// Interval is how often a root asks the partitions of its queue. Default 23 s.
 	Interval time.Duration
+	// BacklogInterval is how often when it is less and the queue has a backlog cap: clients
+	// choose partitions by the backlogs then. Default 5 s.
+	BacklogInterval time.Duration
 	// DrainBuffer is how long after a change a partition can count as empty. Default
 	// 15 s.
 	DrainBuffer time.Duration
@@ -71,6 +77,10 @@ type scaler struct {
 	m      *scaling.Manager
 	state  []byte // as it is in the queue's row
 	missed map[int32]int
+	// eager: the backlogs are not known yet, and somebody wants to know them.
+	eager   bool
+	told    []byte // the backlogs that clients were told of last
+	toldVer int64  // and their version
 }
 
 // managed says whether a queue's counts are managed: if not, they are as configured.
@@ -161,7 +171,8 @@ func (s *scaler) step(ctx context.Context) time.Duration {
 	if s.m.Observe(now, int(s.adds.Swap(0))) {
 		due = true
 	}
-	if at, ok := s.m.Wake(); ok && now >= at {
+	if at, ok := s.m.Wake(); ok && (now >= at || s.eager) {
+		s.eager = false
 		s.round(ctx)
 		s.rounds.Add(1)
 		due = true
@@ -171,8 +182,11 @@ func (s *scaler) step(ctx context.Context) time.Duration {
 	}
 	s.tell()
 	at, ok := s.m.Wake()
-	if !ok {
+	switch {
+	case !ok:
 		return long
+	case s.eager:
+		return 0
 	}
 	wait := time.Duration(max(at-s.o.engine.steady(), 0))
 	if s.status.Load().GetAddRate() > 0 {
@@ -186,6 +200,10 @@ func (s *scaler) take(row *v1.Queue) bool {
 	set := scalingSettings(row, s.o.engine.partitions)
 	pace := s.o.engine.options.Scaling
 	set.Interval, set.DrainBuffer, set.Cooldown = pace.Interval, pace.DrainBuffer, pace.Cooldown
+	if set.BacklogCap > 0 && set.Mode == scaling.On {
+		often := cmp.Or(pace.BacklogInterval, backlogInterval)
+		set.Interval = min(cmp.Or(set.Interval, often), often)
+	}
 	now := s.o.engine.steady()
 	var err error
 	if s.m == nil || !bytes.Equal(s.state, row.GetScalingState()) {
@@ -193,6 +211,7 @@ func (s *scaler) take(row *v1.Queue) bool {
 		var m *scaling.Manager
 		if m, err = scaling.New(set, row.GetScalingState(), now, rand.Uint64()); err == nil {
 			s.m, s.state = m, row.GetScalingState()
+			s.eager = m.Counts().BacklogCap > 0
 		}
 	} else {
 		err = s.m.Configure(set, now)
@@ -217,16 +236,17 @@ func (s *scaler) tell() {
 	s.o.engine.metrics.scaled(s.o, st, c)
 }
 
-// countsProto is how counts travel.
-func countsProto(c scaling.Counts) *v1.PartitionCounts {
-	return &v1.PartitionCounts{Read: c.Read, Write: c.Write, Version: c.Version, BacklogCap: c.BacklogCap, Backlog: c.Backlog}
+// countsProto is how counts travel. backlogs is the version of the backlogs: a wall time, as
+// the counts' own; those in the queue's row are as old as the counts.
+func countsProto(c scaling.Counts, backlogs int64) *v1.PartitionCounts {
+	return &v1.PartitionCounts{Read: c.Read, Write: c.Write, Version: c.Version, BacklogCap: c.BacklogCap, Backlog: c.Backlog, BacklogVersion: backlogs}
 }
 
 // round asks all partitions how they are.
 func (s *scaler) round(ctx context.Context) {
 	e := s.o.engine
 	read := s.m.Round(e.steady(), rand.Uint64())
-	counts := s.m.Counts()
+	counts := s.counts()
 	reports := make([]*scaling.Report, read)
 	missed := make([]bool, read)
 	var g errgroup.Group
@@ -261,20 +281,49 @@ func (s *scaler) round(ctx context.Context) {
 			s.missed[int32(n)] = before[int32(n)] + 1
 		}
 	}
-	if c := s.m.Counts(); c.Managed() {
-		s.o.learnCounts(countsProto(c)) // with the new backlogs
+	s.tellBacklogs(ctx)
+}
+
+// counts are those in effect, as they travel.
+func (s *scaler) counts() *v1.PartitionCounts {
+	c := s.m.Counts()
+	return countsProto(c, max(s.toldVer, c.Version))
+}
+
+// tellBacklogs brings new backlogs to all partitions in memory, for their clients.
+func (s *scaler) tellBacklogs(ctx context.Context) {
+	e, c := s.o.engine, s.m.Counts()
+	if !c.Managed() || bytes.Equal(c.Backlog, s.told) {
+		return
 	}
+	s.told, s.toldVer = c.Backlog, max(e.now(), s.toldVer+1, c.Version)
+	counts := s.counts()
+	s.o.learnCounts(counts)
+	var g errgroup.Group
+	g.SetLimit(fanOut)
+	for n := int32(1); n < c.Read; n++ {
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			id := s.o.id.sibling(n)
+			if peer, _, err := e.peers.Owner(id); err == nil {
+				_, _ = peer.PublishCounts(ctx, &v1.PublishCountsRequest{Namespace: id.Namespace, Queue: id.Queue, Partition: n, Counts: counts})
+			}
+			return nil // the next round brings it again
+		})
+	}
+	_ = g.Wait() // no task returns an error
 }
 
 // askPartition brings a partition the counts and asks how it is. One that is not in
 // memory, or was not reached for long (look), is looked up in the store; one that is
 // to be emptied (draining) is dropped if it is empty.
-func (e *Engine) askPartition(ctx context.Context, id PartitionID, counts scaling.Counts, draining, look bool) (*scaling.Report, error) {
-	r := &scaling.Report{Partition: id.Number, Read: counts.Read, Write: counts.Write, Version: counts.Version}
+func (e *Engine) askPartition(ctx context.Context, id PartitionID, counts *v1.PartitionCounts, draining, look bool) (*scaling.Report, error) {
+	r := &scaling.Report{Partition: id.Number, Read: counts.GetRead(), Write: counts.GetWrite(), Version: counts.GetVersion()}
 	peer, _, err := e.peers.Owner(id)
 	if err == nil {
 		var resp *v1.PublishCountsResponse
-		req := &v1.PublishCountsRequest{Namespace: id.Namespace, Queue: id.Queue, Partition: id.Number, Counts: countsProto(counts)}
+		req := &v1.PublishCountsRequest{Namespace: id.Namespace, Queue: id.Queue, Partition: id.Number, Counts: counts}
 		if resp, err = peer.PublishCounts(ctx, req); err == nil && resp.GetWasLoaded() {
 			r.Backlog = resp.GetBacklog()
 			if draining && resp.GetDrained() {
@@ -370,6 +419,7 @@ func (s *scaler) change(ctx context.Context) {
 	before := s.o.partitionCounts()
 	s.m.Commit(e.steady(), p)
 	s.state = p.Row
+	s.eager = s.eager || p.After.BacklogCap > 0 && (p.Before.BacklogCap == 0 || p.After.Read > p.Before.Read)
 	e.metrics.scaleEvent(s.o)
 	e.log.Info("partition counts changed", "queue", s.o.id.String(), "read", row.GetReadPartitions(), "write", row.GetWritePartitions())
 	// Those that are not polled any more are not among the queue's partitions.

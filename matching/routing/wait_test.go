@@ -3,16 +3,28 @@ package routing
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
-func TestPollWait_isShortOnlyWhereThereIsNoBacklog(t *testing.T) {
-	if d := PollWait(32, time.Minute); d != time.Minute {
-		t.Errorf("%v at a partition with backlog", d)
-	}
-	if d := PollWait(0, time.Minute); d != EmptyWait {
-		t.Errorf("%v at a partition without", d)
-	}
-	if d := PollWait(0, 0); d != 0 {
-		t.Errorf("%v for a poll that does not wait", d)
+func TestPollTurn_isShortWhereThereIsNoBacklogAndDoubles(t *testing.T) {
+	for _, c := range []struct {
+		backlog int64
+		turn    int
+		left    time.Duration
+		want    time.Duration
+	}{
+		{0, 0, time.Minute, EmptyWait},
+		{0, 1, time.Minute, 2 * EmptyWait},
+		{0, 4, time.Minute, 16 * EmptyWait},
+		{0, 1000, time.Minute, ChooseAgain},
+		{32, 0, time.Minute, BacklogWait},
+		{32, 1, time.Minute, 2 * BacklogWait},
+		{32, 1000, time.Minute, ChooseAgain},
+		{32, 1, 100 * time.Millisecond, 100 * time.Millisecond},
+		{0, 0, time.Millisecond, time.Millisecond},
+		{0, 0, 0, 0},
+	} {
+		require.Equal(t, c.want, PollTurn(c.backlog, c.turn, c.left), "%+v", c)
 	}
 }

@@ -87,9 +87,12 @@ type PartitionCounts struct {
 	Backlog    []byte `protobuf:"bytes,4,opt,name=backlog,proto3" json:"backlog,omitempty"`
 	// Grows with each change of managed counts; 0 when they come from the queue's
 	// configuration.
-	Version       int64 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Version int64 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
+	// Grows with each new backlog. A request says with it which backlog its client
+	// knows, and leaves the backlog itself out.
+	BacklogVersion int64 `protobuf:"varint,6,opt,name=backlog_version,json=backlogVersion,proto3" json:"backlog_version,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PartitionCounts) Reset() {
@@ -153,6 +156,13 @@ func (x *PartitionCounts) GetBacklog() []byte {
 func (x *PartitionCounts) GetVersion() int64 {
 	if x != nil {
 		return x.Version
+	}
+	return 0
+}
+
+func (x *PartitionCounts) GetBacklogVersion() int64 {
+	if x != nil {
+		return x.BacklogVersion
 	}
 	return 0
 }
@@ -2767,14 +2777,15 @@ var File_switchyard_v1_matching_proto protoreflect.FileDescriptor
 
 const file_switchyard_v1_matching_proto_rawDesc = "" +
 	"\n" +
-	"\x1cswitchyard/v1/matching.proto\x12\rswitchyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18switchyard/v1/call.proto\x1a\x19switchyard/v1/queue.proto\x1a\x18switchyard/v1/task.proto\"\x90\x01\n" +
+	"\x1cswitchyard/v1/matching.proto\x12\rswitchyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18switchyard/v1/call.proto\x1a\x19switchyard/v1/queue.proto\x1a\x18switchyard/v1/task.proto\"\xb9\x01\n" +
 	"\x0fPartitionCounts\x12\x12\n" +
 	"\x04read\x18\x01 \x01(\x05R\x04read\x12\x14\n" +
 	"\x05write\x18\x02 \x01(\x05R\x05write\x12\x1f\n" +
 	"\vbacklog_cap\x18\x03 \x01(\x03R\n" +
 	"backlogCap\x12\x18\n" +
 	"\abacklog\x18\x04 \x01(\fR\abacklog\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\x03R\aversion\"\xca\x01\n" +
+	"\aversion\x18\x05 \x01(\x03R\aversion\x12'\n" +
+	"\x0fbacklog_version\x18\x06 \x01(\x03R\x0ebacklogVersion\"\xca\x01\n" +
 	"\x0fPartitionHeader\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\x05R\tpartition\x12#\n" +
 	"\rsticky_worker\x18\x02 \x01(\tR\fstickyWorker\x126\n" +

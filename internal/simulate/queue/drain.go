@@ -145,7 +145,7 @@ func RunDrain(ctx context.Context, d Drain, p Policy, limit float64, seed uint64
 		reader := &reader{policy: p, random: routing.NewSequence(rng.Uint64()), polls: make([]int32, d.Partitions)}
 		for i := c; i < d.Pollers; i += d.Clients {
 			// They do not all come at once.
-			s.After(time.Duration(rng.Int64N(int64(d.Work))), func() { s.poll(reader, rng) })
+			s.After(time.Duration(rng.Int64N(int64(d.Work))), func() { s.poll(reader, wait{left: d.Wait}, rng) })
 		}
 	}
 	s.sample()
@@ -182,14 +182,18 @@ func (s *drainSim) refresh() {
 	s.After(s.Refresh, s.refresh)
 }
 
-func (s *drainSim) poll(reader *reader, rng *rand.Rand) {
-	p, wait := reader.begin(s.levels, s.Wait)
+func (s *drainSim) poll(reader *reader, w wait, rng *rand.Rand) {
+	p, turn := reader.begin(s.levels, &w)
+	began := s.Now
 	s.After(s.Hop, func() {
-		s.q.Poll(p, wait, func(t *matching.SimTask) {
+		s.q.Poll(p, turn, func(t *matching.SimTask) {
 			s.After(s.Hop, func() {
 				reader.end(p)
 				if t == nil {
-					s.poll(reader, rng)
+					if w.left -= s.Now - began; w.left <= 0 {
+						w = wait{left: s.Wait}
+					}
+					s.poll(reader, w, rng)
 					return
 				}
 				s.busy++
@@ -197,7 +201,7 @@ func (s *drainSim) poll(reader *reader, rng *rand.Rand) {
 					s.busy--
 					s.q.Complete(t)
 					s.done()
-					s.poll(reader, rng)
+					s.poll(reader, wait{left: s.Wait}, rng)
 				})
 			})
 		})

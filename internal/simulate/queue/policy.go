@@ -31,21 +31,40 @@ type reader struct {
 	polls  []int32
 }
 
-// begin chooses the partition of a poll and how long it is to wait there, given the
-// backlog of each and how long it may wait.
-func (r *reader) begin(levels []byte, wait time.Duration) (int32, time.Duration) {
-	backlog := func(p int32) int64 { return scaling.Backlog(levels[p]) }
-	p, byBacklog := int32(0), false
+// wait is the whole wait of one poll, which it spends in turns at partitions.
+type wait struct {
+	left            time.Duration
+	empty, nonEmpty int // turns so far
+}
+
+// begin chooses the partition of a poll's next turn and how long that is, given the
+// backlog of each.
+func (r *reader) begin(levels []byte, w *wait) (int32, time.Duration) {
 	if r.policy.weighted {
-		p, byBacklog = routing.ByBacklog(int32(len(levels)), backlog, len(levels), 1, r.random.Next())
+		backlogs := make([]int64, len(levels))
+		for p, level := range levels {
+			backlogs[p] = scaling.Backlog(level)
+		}
+		if weights, ok := routing.PollWeights(int32(len(levels)), backlogs, 1); ok {
+			p := weights.Choose(r.random.Next())
+			r.polls[p]++
+			if !r.policy.short {
+				return p, w.left
+			}
+			turn := &w.empty
+			if backlogs[p] > 0 {
+				turn = &w.nonEmpty
+			}
+			*turn++
+			return p, routing.PollTurn(backlogs[p], *turn-1, w.left)
+		}
 	}
-	if !byBacklog {
-		p = routing.Fewest(r.polls, routing.Uniform(int32(len(r.polls)), r.random.Next()))
-	} else if r.policy.short {
-		wait = routing.PollWait(backlog(p), wait)
-	}
+	p := routing.Fewest(r.polls, routing.Uniform(int32(len(r.polls)), r.random.Next()))
 	r.polls[p]++
-	return p, wait
+	if r.policy.short {
+		return p, min(w.left, routing.ChooseAgain)
+	}
+	return p, w.left
 }
 
 func (r *reader) end(p int32) { r.polls[p]-- }
