@@ -11,7 +11,7 @@ import (
 // The head of a command is everything but its arguments, as it stands in a log:
 //
 //	version    1 byte, headVersion
-//	flags      1 byte, 0
+//	view       1 byte: how often bucket_count had been doubled, as the caller knew it
 //	bucket     4 bytes, big endian
 //	time       8 bytes, big endian, nanoseconds since 1970 UTC
 //	length     1 byte, of the name
@@ -23,12 +23,15 @@ const (
 	headFixed   = 15
 )
 
+// MaxView is the largest view of a command.
+const MaxView = 31
+
 // MaxFunctionName is the largest length of a function's name, in bytes.
 const MaxFunctionName = 255
 
 // AppendHead appends the head of cmd to b.
 func AppendHead(b []byte, cmd *Command) []byte {
-	b = append(b, headVersion, 0)
+	b = append(b, headVersion, cmd.View)
 	b = binary.BigEndian.AppendUint32(b, uint32(cmd.Bucket))
 	b = binary.BigEndian.AppendUint64(b, uint64(cmd.Time.UnixNano()))
 	b = append(b, byte(len(cmd.Function)))
@@ -64,12 +67,13 @@ func ParseHead(head []byte, names *Names, cmd *Command) error {
 	if head[0] != headVersion {
 		return fmt.Errorf("a command has format version %d; this version of Switchyard knows %d", head[0], headVersion)
 	}
-	if head[1] != 0 {
-		return fmt.Errorf("a command has flags %#x that this version of Switchyard does not know", head[1])
+	if head[1] > MaxView {
+		return fmt.Errorf("a command has a view %#x that this version of Switchyard does not know", head[1])
 	}
 	if n := int(head[14]); len(head) != headFixed+n || n == 0 {
 		return fmt.Errorf("the head of a command is %d bytes long with a name of %d", len(head), n)
 	}
+	cmd.View = head[1]
 	cmd.Bucket = shard.BucketID(binary.BigEndian.Uint32(head[2:]))
 	cmd.Time = time.Unix(0, int64(binary.BigEndian.Uint64(head[6:])))
 	cmd.Function = names.of(head[headFixed:])

@@ -8,13 +8,13 @@ import (
 
 func TestHead_roundTrip(t *testing.T) {
 	var names Names
-	in := Command{Function: "kv.put", Bucket: 2999, Time: time.Unix(1700000000, 123456789)}
+	in := Command{Function: "kv.put", Bucket: 2999, View: 3, Time: time.Unix(1700000000, 123456789)}
 	head := AppendHead(nil, &in)
 	out := Command{Args: []byte("kept")}
 	if err := ParseHead(head, &names, &out); err != nil {
 		t.Fatal(err)
 	}
-	if out.Function != in.Function || out.Bucket != in.Bucket || !out.Time.Equal(in.Time) || string(out.Args) != "kept" {
+	if out.Function != in.Function || out.Bucket != in.Bucket || out.View != in.View || !out.Time.Equal(in.Time) || string(out.Args) != "kept" {
 		t.Errorf("got %+v, want %+v", out, in)
 	}
 	if n := testing.AllocsPerRun(100, func() {
@@ -32,7 +32,7 @@ func TestHead_refusesWhatItDoesNotKnow(t *testing.T) {
 	for name, change := range map[string]func([]byte) []byte{
 		"short":         func(b []byte) []byte { return b[:10] },
 		"newer version": func(b []byte) []byte { b[0]++; return b },
-		"unknown flags": func(b []byte) []byte { b[1] = 1; return b },
+		"unknown view":  func(b []byte) []byte { b[1] = MaxView + 1; return b },
 		"longer name":   func(b []byte) []byte { return append(b, 'x') },
 		"shorter name":  func(b []byte) []byte { return b[:len(b)-1] },
 		"empty":         func([]byte) []byte { return nil },

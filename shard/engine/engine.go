@@ -113,6 +113,9 @@ type Command struct {
 	Function string
 	// Bucket is the bucket that the command is on, 0 for a command on none.
 	Bucket shard.BucketID
+	// View is how often the cluster's bucket_count had been doubled, as the caller knew it:
+	// it says what Bucket means. 0 to MaxView.
+	View uint8
 	// Time is the master's clock when it took the command, to the nanosecond. It never
 	// runs backwards from one command to the next.
 	Time time.Time
@@ -133,6 +136,21 @@ type Machine interface {
 	// stops the engine instead. The result must not share memory with what tx.Get
 	// returned.
 	Apply(tx Tx, cmd *Command) (result []byte, err error)
+}
+
+// Doubler is a Machine whose number of buckets may be doubled while it runs. An engine
+// then takes a folder or a snapshot whose number is a power of two times its own, or the
+// other way round, and the machine checks the rest by its rows.
+type Doubler interface {
+	Machine
+	// Doubles marks the interface.
+	Doubles()
+}
+
+// Doubled reports whether one number of buckets is the other, doubled any number of times.
+func Doubled(a, b uint32) bool {
+	a, b = min(a, b), max(a, b)
+	return a == b || a > 0 && b%a == 0 && b/a&(b/a-1) == 0
 }
 
 // Reader reads rows. It is for one goroutine.

@@ -143,6 +143,7 @@ func (e *Engine) open(ctx context.Context) error {
 		return &shard.Error{Code: shard.StoreFailed, Err: err}
 	}
 	e.snaps.clusterID, e.snaps.bucketCount = e.ClusterID, e.BucketCount()
+	_, e.snaps.doubles = e.opts.Machine.(engine.Doubler)
 	if err := e.rebuildRows(dir); err != nil {
 		return &shard.Error{Code: shard.StoreFailed, Reason: "the rows cannot be taken from the snapshot", Err: err}
 	}
@@ -444,7 +445,8 @@ func (e *Engine) View(ctx context.Context, fn func(engine.Reader) error) error {
 // part of a group yet and was not told one.
 func (e *Engine) ClusterID() string { return e.meta.Load().ClusterID }
 
-// BucketCount returns the number of buckets that the folder records.
+// BucketCount returns the number of buckets that the folder records: that of the day on which
+// it was made.
 func (e *Engine) BucketCount() uint32 { return e.meta.Load().BucketCount }
 
 // failure returns why the engine failed, or nil.

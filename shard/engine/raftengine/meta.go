@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/switchyard-dev/switchyard/shard"
+	"github.com/switchyard-dev/switchyard/shard/engine"
 )
 
 // formatVersion is the version of the folder as a whole. A folder with a newer one is
@@ -77,7 +78,7 @@ func openMeta(fsys vfs.FS, dir string, o *Options) (*meta, error) {
 	if o.ClusterID != "" && m.ClusterID != "" && o.ClusterID != m.ClusterID {
 		return nil, badFolder(dir, "it belongs to cluster %s, not to %s", m.ClusterID, o.ClusterID)
 	}
-	if o.BucketCount != m.BucketCount {
+	if _, doubles := o.Machine.(engine.Doubler); o.BucketCount != m.BucketCount && !(doubles && engine.Doubled(o.BucketCount, m.BucketCount)) {
 		return nil, badFolder(dir, "it was made with bucket_count %d and cannot be used with %d", m.BucketCount, o.BucketCount)
 	}
 	return m, nil

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
+
+	"github.com/switchyard-dev/switchyard/shard/engine"
 )
 
 const (
@@ -29,6 +31,7 @@ type snapshotStore struct {
 	// What a snapshot must say that is received, and what one says that is sent.
 	clusterID   func() string
 	bucketCount uint32
+	doubles     bool // the machine looks at the number of buckets itself
 
 	mu     sync.Mutex
 	newest *raft.SnapshotMeta
@@ -191,7 +194,7 @@ func (s *snapshotStore) check(h *streamHeader) error {
 	if ours := s.clusterID(); h.ClusterID != ours {
 		return fmt.Errorf("the snapshot is of cluster %q, this member of cluster %q", h.ClusterID, ours)
 	}
-	if h.BucketCount != s.bucketCount {
+	if h.BucketCount != s.bucketCount && !(s.doubles && engine.Doubled(h.BucketCount, s.bucketCount)) {
 		return fmt.Errorf("the snapshot is of a cluster with bucket_count %d, this member has %d", h.BucketCount, s.bucketCount)
 	}
 	return nil
