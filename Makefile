@@ -79,6 +79,14 @@ process: ## Process tests (kill -9, torn log, full disk, vanished workers) and t
 	@echo "== process tests"
 	@$(GO) test -count=1 -timeout 8m $(PROCESS_TESTS)
 
+# The long form of the chaos tests: make chaos SEED=7 DURATION=5m
+SEED     ?= $(shell date +%s)
+DURATION ?= 2m
+
+.PHONY: chaos
+chaos: ## The store under kills, network and disk faults and moves for DURATION, checked for linearizability
+	$(GO) test -count=1 -timeout 0 -v -run '_long$$' ./internal/chaos -seed $(SEED) -duration $(DURATION)
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for FUZZTIME
 	@scripts/fuzz.sh $(FUZZTIME)

@@ -65,6 +65,8 @@ var Switchyard = Rules{
 		"internal/movebench": 5,
 		// Measurements of the store, with members in processes of their own.
 		"internal/storebench": 4,
+		// Only tests of the whole store, with faults in its network and disks.
+		"internal/chaos": 4,
 		// Only tests that drive the built program from outside.
 		"internal/crashtest": 7,
 	},
