@@ -1,5 +1,7 @@
 package matching
 
+import "sync"
+
 // call is the part that all calls to a partition share. The caller waits for
 // done, which receives once.
 type call struct {
@@ -7,7 +9,16 @@ type call struct {
 	err  error
 }
 
-func (c *call) init() { c.done = make(chan struct{}, 1) }
+func (c *call) init() { c.done = dones.Get().(chan struct{}) }
+
+// dones are channels of calls that are over.
+var dones = sync.Pool{New: func() any { return make(chan struct{}, 1) }}
+
+// over gives the channel back. The answer must have been received from it.
+func (c *call) over() {
+	dones.Put(c.done)
+	c.done = nil
+}
 
 func (c *call) reply(err error) {
 	c.err = err
@@ -18,6 +29,7 @@ func (c *call) reply(err error) {
 type addCall struct {
 	call
 	items []addItem
+	one   [1]addItem // the items of most calls
 }
 
 type addItem struct {

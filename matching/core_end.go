@@ -20,6 +20,14 @@ type endCall struct {
 	call
 	kind  endKind
 	items []endItem
+	one   [1]endItem // the items of most calls
+}
+
+// make makes room for n items.
+func (e *endCall) make(n int) {
+	if e.items = e.one[:]; n != 1 {
+		e.items = make([]endItem, n)
+	}
 }
 
 type endItem struct {

@@ -110,19 +110,28 @@ func itemResults(n int, errs []*v1.ItemError) []*v1.ItemResult {
 func (e *Engine) PartitionCompleteTasks(ctx context.Context, preq *v1.PartitionCompleteTasksRequest) (*v1.PartitionCompleteTasksResponse, error) {
 	req := preq.GetRequest()
 	tokens := req.GetLeaseTokens()
-	c := &endCall{kind: endComplete, items: make([]endItem, len(tokens))}
+	c := &endCall{kind: endComplete}
+	c.make(len(tokens))
 	errs, err := e.end(ctx, preq.GetHeader(), req.GetNamespace(), req.GetQueue(), c, func(i int) []byte { return tokens[i] })
 	if err != nil {
 		return nil, err
 	}
-	return &v1.PartitionCompleteTasksResponse{Response: &v1.CompleteTasksResponse{Results: itemResults(len(tokens), errs)}}, nil
+	c.over()
+	var answer struct { // in one piece of memory
+		partition v1.PartitionCompleteTasksResponse
+		v1.CompleteTasksResponse
+	}
+	answer.Results = itemResults(len(tokens), errs)
+	answer.partition.Response = &answer.CompleteTasksResponse
+	return &answer.partition, nil
 }
 
 // PartitionReleaseTasks implements v1.MatchingServiceServer.
 func (e *Engine) PartitionReleaseTasks(ctx context.Context, preq *v1.PartitionReleaseTasksRequest) (*v1.PartitionReleaseTasksResponse, error) {
 	req := preq.GetRequest()
 	tokens := req.GetLeaseTokens()
-	c := &endCall{kind: endRelease, items: make([]endItem, len(tokens))}
+	c := &endCall{kind: endRelease}
+	c.make(len(tokens))
 	errs, err := e.end(ctx, preq.GetHeader(), req.GetNamespace(), req.GetQueue(), c, func(i int) []byte { return tokens[i] })
 	if err != nil {
 		return nil, err
@@ -134,7 +143,8 @@ func (e *Engine) PartitionReleaseTasks(ctx context.Context, preq *v1.PartitionRe
 func (e *Engine) PartitionFailTasks(ctx context.Context, preq *v1.PartitionFailTasksRequest) (*v1.PartitionFailTasksResponse, error) {
 	req := preq.GetRequest()
 	fs := req.GetFailures()
-	c := &endCall{kind: endFail, items: make([]endItem, len(fs))}
+	c := &endCall{kind: endFail}
+	c.make(len(fs))
 	for i, f := range fs {
 		it := &c.items[i]
 		it.errorText, it.notRetryable = f.GetError(), f.GetNotRetryable()
@@ -164,7 +174,8 @@ func (e *Engine) PartitionFailTasks(ctx context.Context, preq *v1.PartitionFailT
 func (e *Engine) PartitionExtendLeases(ctx context.Context, preq *v1.PartitionExtendLeasesRequest) (*v1.PartitionExtendLeasesResponse, error) {
 	req := preq.GetRequest()
 	xs := req.GetExtensions()
-	c := &endCall{kind: endExtend, items: make([]endItem, len(xs))}
+	c := &endCall{kind: endExtend}
+	c.make(len(xs))
 	for i, x := range xs {
 		c.items[i].leaseTime = x.GetLeaseTime().AsDuration()
 	}

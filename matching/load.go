@@ -58,9 +58,13 @@ func (e *Engine) owner(ctx context.Context, id PartitionID, why loading) (*owner
 		}
 		e.mu.Unlock()
 		select {
-		case <-o.loaded:
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		case <-o.loaded: // nearly always
+		default:
+			select {
+			case <-o.loaded:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 		}
 		if o.loadErr != nil {
 			return nil, o.loadErr

@@ -12,14 +12,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
-// The matcher alone: partitions with their goroutines, without a network, over a store
-// that answers at once. Of what is written the store keeps only what is read again,
-// the tasks of the backlog, and only if it is asked to.
+// The matcher alone: the engine with its partitions, goroutines and checks, without a
+// network, over a store that answers at once. Of what is written the store keeps only
+// what is read again, the tasks of the backlog, and only if it is asked to.
 
 // benchStore is that store, for one partition.
 type benchStore struct {
@@ -70,114 +72,89 @@ func (s *benchStore) Scan(space storage.Space, from, to []byte, _ bool, fn func(
 	return nil
 }
 
-// benchPartitions are partitions of one queue.
-type benchPartitions struct {
-	testing.TB
-	engine *Engine
-	owners []*owner
-	stores []*benchStore
-	seq    atomic.Uint64
-	ahead  chan struct{} // bounds tasks that were added and are not done, if not nil
+// benchQueue is a queue of an engine over such stores. The engine is called as matching
+// clients call it, partition by partition.
+type benchQueue struct {
+	*fixture
+	partitions int
+	counts     *v1.PartitionCounts
+	seq        atomic.Uint64
+	ahead      chan struct{} // bounds tasks that were added and are not done, if not nil
 }
 
-func newBenchPartitions(b testing.TB, n int, keep bool, limits Limits) *benchPartitions {
-	m, err := newMetrics(nil)
-	if err != nil {
-		b.Fatal(err)
+func newBenchQueue(b testing.TB, n int, keep bool) *benchQueue {
+	f := newFixture(b, newStore(b, ""), nil)
+	stores := map[shard.BucketID]*benchStore{}
+	for i := range n {
+		stores[f.bucketOf(root("default", "q").sibling(int32(i)))] = &benchStore{keep: keep}
 	}
-	began := time.Now()
-	e := &Engine{metrics: m, steady: func() int64 { return began.UnixNano() + int64(time.Since(began)) }}
-	e.Queues = &Queues{now: func() int64 { return time.Now().UnixNano() }}
-	p := &benchPartitions{TB: b, engine: e}
-	e.write = func(bucket shard.BucketID, args []byte, done func([]byte, error)) {
-		p.stores[bucket].write(args)
+	f.write = func(bucket shard.BucketID, args []byte, done func([]byte, error)) {
+		stores[bucket].write(args)
 		done(nil, nil)
 	}
-	e.readRows = func(_ context.Context, o *owner, request any) (any, error) {
-		return answerRead(p.stores[o.bucket], o.uid, request)
+	f.readRows = func(_ context.Context, o *owner, request any) (any, error) {
+		return answerRead(stores[o.bucket], o.uid, request)
 	}
-	for i := range n {
-		o := &owner{engine: e, id: PartitionID{Namespace: "n", Queue: "q", Number: int32(i)}, bucket: shard.BucketID(i), limits: limits.withDefaults(),
-			signal: make(chan struct{}, 1), exited: make(chan struct{}), uid: uint64(i) + 1, rangeID: 1}
-		o.hops, o.endHops = context.WithCancel(context.Background())
-		o.offers, o.endOffers = context.WithCancel(o.hops)
-		e.metrics.loaded(o)
-		meta := newMeta(o.uid)
-		meta.rangeID = 1
-		c := newCore(e.steady(), e.now(), o.id, settingsOf(&v1.Queue{}), o.limits, rand.New(rand.NewPCG(1, 1)), loaded{meta: meta, scheduleEmpty: true})
-		c.fwd.init(c, o.id, Forwarding{Off: true})
-		p.stores = append(p.stores, &benchStore{keep: keep})
-		p.owners = append(p.owners, o)
-		go o.run(c)
+	f.makeQueue("q", n)
+	for i := range n { // loads the partition
+		_, err := f.PartitionPollTasks(f.ctx, &v1.PartitionPollTasksRequest{Header: &v1.PartitionHeader{Partition: int32(i)}, Request: pollRequest("q", 1, 0)})
+		require.NoError(b, err)
 	}
-	b.Cleanup(func() {
-		for _, o := range p.owners {
-			o.stop()
-			<-o.exited
-			o.endHops()
-		}
-	})
-	return p
+	return &benchQueue{fixture: f, partitions: n, counts: f.present(root("default", "q")).partitionCounts()}
 }
 
 // add adds tasks to a partition and waits for the answer.
-func (p *benchPartitions) add(o *owner, n int) {
-	a := &addCall{items: make([]addItem, n)}
-	a.init()
-	now := p.engine.now()
-	for i := range a.items {
-		it := &a.items[i]
-		it.id, it.addedAt = p.newID(now), now
-		b := body{id: it.id, addedAt: now, kind: "kind", payload: benchPayload}
-		it.body = b.append(make([]byte, 0, 160))
+func (q *benchQueue) add(ctx context.Context, partition, n int) {
+	req := &v1.AddTasksRequest{Namespace: "default", Queue: "q", Tasks: make([]*v1.TaskSpec, n)}
+	for i := range req.Tasks {
+		req.Tasks[i] = &v1.TaskSpec{Id: q.newID(time.Now()), Kind: "kind", Payload: benchPayload}
 	}
-	for again := true; again; {
-		if err := o.submit(a, true); err != nil {
-			panic(err)
-		}
-		if <-a.done; a.err != nil {
-			panic(a.err)
-		}
-		again = false
-		for i := range a.items {
-			if it := &a.items[i]; it.result == addLookUp { // the store does not have it
-				again, it.looked = true, true
-			}
-		}
+	if _, err := q.PartitionAddTasks(ctx, &v1.PartitionAddTasksRequest{Header: q.header(partition), Request: req}); err != nil {
+		panic(err)
 	}
+}
+
+// header aims a call at a partition, as matching clients do.
+func (q *benchQueue) header(partition int) *v1.PartitionHeader {
+	return &v1.PartitionHeader{Partition: int32(partition), Counts: q.counts}
 }
 
 var benchPayload = make([]byte, 64)
 
-func (p *benchPartitions) newID(now int64) (id taskID) {
-	binary.BigEndian.PutUint64(id[:], uint64(now))
-	binary.BigEndian.PutUint64(id[8:], p.seq.Add(1))
-	return id
+// newID makes an id in the order of time, which it tells.
+func (q *benchQueue) newID(now time.Time) string {
+	var id taskID
+	binary.BigEndian.PutUint64(id[:], uint64(now.UnixNano()))
+	binary.BigEndian.PutUint64(id[8:], q.seq.Add(1))
+	return id.String()
 }
 
-// work polls a partition and completes what it gets until stop returns true.
-func (p *benchPartitions) work(o *owner, n int, got func(grant) (more bool)) {
+// work polls a partition, and completes what it gets, until got returns false.
+func (q *benchQueue) work(ctx context.Context, partition, n int, got func(*v1.LeasedTask) (more bool)) {
+	ctx, stop := context.WithCancel(ctx) // of its own, as every caller's
+	defer stop()
+	req := &v1.PartitionPollTasksRequest{Header: q.header(partition), Request: pollRequest("q", n, 30*time.Second)}
 	for more := true; more; {
-		c := &pollCall{max: n, identity: "worker"}
-		c.init()
-		if o.submit(c, true) != nil {
+		resp, err := q.PartitionPollTasks(ctx, req)
+		if ctx.Err() != nil {
 			return
 		}
-		<-c.done
-		if len(c.granted) == 0 {
-			return
+		if err != nil {
+			panic(err)
 		}
-		e := &endCall{kind: endComplete, items: make([]endItem, len(c.granted))}
-		e.init()
-		for i, g := range c.granted {
-			e.items[i] = endItem{seq: g.seq, nonce: g.nonce}
+		tasks := resp.GetResponse().GetTasks()
+		if len(tasks) == 0 {
+			continue
 		}
-		if o.submit(e, true) != nil {
-			return
+		end := &v1.CompleteTasksRequest{Namespace: "default", Queue: "q"}
+		for _, t := range tasks {
+			end.LeaseTokens = append(end.LeaseTokens, t.GetLeaseToken())
 		}
-		<-e.done
-		for _, g := range c.granted {
-			more = got(g) && more
+		if _, err := q.PartitionCompleteTasks(q.ctx, &v1.PartitionCompleteTasksRequest{Header: q.header(partition), Request: end}); err != nil {
+			panic(err)
+		}
+		for _, t := range tasks {
+			more = got(t) && more
 		}
 	}
 }
@@ -190,35 +167,37 @@ func BenchmarkMatcher(b *testing.B) {
 		b.Run(fmt.Sprintf("sync/partitions=%d", partitions), func(b *testing.B) { benchSync(b, partitions) })
 	}
 	b.Run("add", func(b *testing.B) {
-		p := newBenchPartitions(b, 1, false, Limits{})
+		q := newBenchQueue(b, 1, false)
 		b.ResetTimer()
-		p.addAll(b.N, 64)
+		q.addAll(b.N, 64)
 		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "adds/s")
 	})
 	b.Run("drain", func(b *testing.B) {
-		p := newBenchPartitions(b, 1, true, Limits{})
+		q := newBenchQueue(b, 1, true)
 		for n := b.N; n > 0; n -= 1000 {
-			p.add(p.owners[0], min(n, 1000))
+			q.add(q.ctx, 0, min(n, 1000))
 		}
 		b.ResetTimer()
-		p.workAll(b.N, 64)
+		q.workAll(b.N, 64)
 		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
 	})
 	b.Run("latency/rate=5000", func(b *testing.B) { benchLatency(b, 5000) })
 }
 
-// addAll adds n tasks, one by one, from several goroutines over all partitions.
-func (p *benchPartitions) addAll(n, producers int) {
+// addAll adds n tasks, one by one, from several goroutines.
+func (q *benchQueue) addAll(n, producers int) {
 	var left atomic.Int64
 	left.Store(int64(n))
 	var wg sync.WaitGroup
 	for i := range producers {
 		wg.Go(func() {
+			ctx, stop := context.WithCancel(q.ctx) // of its own, as every caller's
+			defer stop()
 			for left.Add(-1) >= 0 {
-				if p.ahead != nil {
-					p.ahead <- struct{}{}
+				if q.ahead != nil {
+					q.ahead <- struct{}{}
 				}
-				p.add(p.owners[i%len(p.owners)], 1)
+				q.add(ctx, i%q.partitions, 1)
 			}
 		})
 	}
@@ -226,60 +205,57 @@ func (p *benchPartitions) addAll(n, producers int) {
 }
 
 // workAll works n tasks off.
-func (p *benchPartitions) workAll(n, pollers int) {
+func (q *benchQueue) workAll(n, pollers int) {
 	var left atomic.Int64
 	left.Store(int64(n))
-	done := make(chan struct{})
+	ctx, stop := context.WithCancel(q.ctx)
 	var wg sync.WaitGroup
 	for i := range pollers {
 		wg.Go(func() {
-			p.work(p.owners[i%len(p.owners)], 1, func(grant) bool {
-				if p.ahead != nil {
-					<-p.ahead
+			q.work(ctx, i%q.partitions, 1, func(*v1.LeasedTask) bool {
+				if q.ahead != nil {
+					<-q.ahead
 				}
 				if left.Add(-1) == 0 {
-					close(done)
+					stop()
 				}
 				return true
 			})
 		})
 	}
-	<-done
-	for _, o := range p.owners {
-		o.stop()
-	}
 	wg.Wait()
+	stop()
 }
 
 func benchSync(b *testing.B, partitions int) {
-	p := newBenchPartitions(b, partitions, false, Limits{})
-	p.ahead = make(chan struct{}, 48) // so that polls wait for tasks
+	q := newBenchQueue(b, partitions, false)
+	q.ahead = make(chan struct{}, 48) // so that polls wait for tasks
 	b.ResetTimer()
 	var wg sync.WaitGroup
-	wg.Go(func() { p.workAll(b.N, 64) })
-	p.addAll(b.N, 64)
+	wg.Go(func() { q.workAll(b.N, 64) })
+	q.addAll(b.N, 64)
 	wg.Wait()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "matches/s")
 }
 
 func benchLatency(b *testing.B, rate int) {
-	p := newBenchPartitions(b, 1, false, Limits{})
+	q := newBenchQueue(b, 1, false)
 	took := make([]time.Duration, 0, b.N)
 	var mu sync.Mutex
-	var left atomic.Int64
-	left.Store(int64(b.N))
-	done := make(chan struct{})
+	ctx, stop := context.WithCancel(q.ctx)
+	var wg sync.WaitGroup
 	for range 64 {
-		go p.work(p.owners[0], 1, func(g grant) bool {
-			id, _ := bodyID(g.body)
-			d := time.Duration(p.engine.now() - int64(binary.BigEndian.Uint64(id[:])))
-			mu.Lock()
-			took = append(took, d)
-			mu.Unlock()
-			if left.Add(-1) == 0 {
-				close(done)
-			}
-			return true
+		wg.Go(func() {
+			q.work(ctx, 0, 1, func(t *v1.LeasedTask) bool {
+				id, _ := parseUUID(t.GetId())
+				d := time.Duration(time.Now().UnixNano() - int64(binary.BigEndian.Uint64(id[:8])))
+				mu.Lock()
+				defer mu.Unlock()
+				if took = append(took, d); len(took) == b.N {
+					stop()
+				}
+				return true
+			})
 		})
 	}
 	b.ResetTimer()
@@ -287,18 +263,16 @@ func benchLatency(b *testing.B, rate int) {
 	for i := 0; i < b.N; {
 		// A tick of the runtime may bring several.
 		for due := int(time.Since(begun).Seconds() * float64(rate)); i <= due && i < b.N; i++ {
-			go p.add(p.owners[0], 1)
+			go q.add(q.ctx, 0, 1)
 		}
 		time.Sleep(50 * time.Microsecond)
 	}
-	<-done
+	wg.Wait()
+	stop()
 	b.StopTimer()
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1e3, "p50-us")
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1e3, "p99-us")
-	for _, o := range p.owners {
-		o.stop()
-	}
 }
 
 // BenchmarkMatch is the cost of one match, add, lease and completion, in the core

@@ -176,12 +176,18 @@ func (o *owner) run(c *core) {
 		o.mu.Lock()
 		idle := len(o.inner) == 0 && (len(o.calls) == 0 || c.pendingBytes > o.limits.PendingBytes)
 		o.mu.Unlock()
-		if idle {
-			select {
-			case <-o.signal:
-			case <-timer.C:
-				wake = math.MaxInt64
-			}
+		if !idle {
+			continue
+		}
+		select {
+		case <-o.signal: // what it was for has often been done
+			continue
+		default:
+		}
+		select {
+		case <-o.signal:
+		case <-timer.C:
+			wake = math.MaxInt64
 		}
 	}
 }

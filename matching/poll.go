@@ -2,6 +2,7 @@ package matching
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -45,8 +46,12 @@ func (e *Engine) PartitionPollTasks(ctx context.Context, preq *v1.PartitionPollT
 	defer func() { o.polledAt.Store(e.steady()) }()
 	var over <-chan time.Time // never for a poll that does not wait: the core ends it
 	if !p.noWait {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
+		timer := timers.Get().(*time.Timer)
+		timer.Reset(wait)
+		defer func() {
+			timer.Stop() // nothing comes of it any more
+			timers.Put(timer)
+		}()
 		over = timer.C
 	}
 	select {
@@ -69,8 +74,12 @@ func (e *Engine) PartitionPollTasks(ctx context.Context, preq *v1.PartitionPollT
 			return nil, err
 		}
 	}
+	p.over()
 	return &v1.PartitionPollTasksResponse{Response: resp, Counts: counts}, nil
 }
+
+// timers are timers that are stopped, each for one poll after the other.
+var timers = sync.Pool{New: func() any { return time.NewTimer(time.Hour) }}
 
 // cancel ends a poll and waits for its answer, which comes at once, or as soon as
 // the leases that it has been given are durable, or when it is back from where it was
@@ -116,6 +125,12 @@ func (e *Engine) giveBack(id PartitionID, tasks []*v1.LeasedTask) {
 	})
 }
 
+// timedTask is a task with its times, in one piece of memory.
+type timedTask struct {
+	v1.LeasedTask
+	addedAt, deadline timestamppb.Timestamp
+}
+
 func pollResponse(o *owner, p *pollCall, now int64) (*v1.PollTasksResponse, error) {
 	n := len(p.granted)
 	resp := &v1.PollTasksResponse{ServerTime: timestamp(now)}
@@ -123,8 +138,7 @@ func pollResponse(o *owner, p *pollCall, now int64) (*v1.PollTasksResponse, erro
 		return resp, nil
 	}
 	resp.Tasks = make([]*v1.LeasedTask, n)
-	tasks := make([]v1.LeasedTask, n)
-	times := make([]timestamppb.Timestamp, 2*n)
+	tasks := make([]timedTask, n)
 	ids := make([]byte, 0, 36*n)
 	tokens := make([]byte, 0, (tokenSize+len(o.id.Sticky))*n)
 	var b body
@@ -133,7 +147,7 @@ func pollResponse(o *owner, p *pollCall, now int64) (*v1.PollTasksResponse, erro
 		if err := b.decode(g.body); err != nil {
 			return nil, o.engine.storeError(err)
 		}
-		t := &tasks[i]
+		t := &tasks[i].LeasedTask
 		resp.Tasks[i] = t
 		ids = appendUUID(ids, b.id)
 		t.Id = string(ids[len(ids)-36:])
@@ -143,9 +157,9 @@ func pollResponse(o *owner, p *pollCall, now int64) (*v1.PollTasksResponse, erro
 		if b.level != 0 {
 			t.Priority = int32(b.level)
 		}
-		setTimestamp(&times[2*i], b.addedAt)
-		setTimestamp(&times[2*i+1], g.deadline)
-		t.AddedAt, t.LeaseDeadline = &times[2*i], &times[2*i+1]
+		t.AddedAt, t.LeaseDeadline = &tasks[i].addedAt, &tasks[i].deadline
+		setTimestamp(t.AddedAt, b.addedAt)
+		setTimestamp(t.LeaseDeadline, g.deadline)
 		at := len(tokens)
 		tokens = token{o.id.Number, o.uid, g.seq, g.nonce, b.id, o.id.Sticky}.append(tokens)
 		t.LeaseToken = tokens[at:len(tokens):len(tokens)]

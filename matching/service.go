@@ -45,11 +45,7 @@ func checkHop(h *v1.PartitionHeader, id PartitionID) error {
 // them.
 func (e *Engine) enter(ctx context.Context, h *v1.PartitionHeader, id PartitionID, op operation, fn func(*owner) error) (*v1.PartitionCounts, error) {
 	var counts *v1.PartitionCounts
-	run := func(fn func(*owner) error) error { return e.retryUnloaded(ctx, id, op != opEnd, fn) }
-	if id.Sticky != "" && op == opWrite {
-		run = func(fn func(*owner) error) error { return e.addSticky(ctx, id, fn) }
-	}
-	err := run(func(o *owner) error {
+	enter := func(o *owner) error {
 		counts = o.partitionCounts()
 		if op != opEnd && h.GetHop() == v1.Hop_HOP_UNSPECIFIED && id.Sticky == "" {
 			if err := checkCounts(counts, h.GetCounts(), id, op); err != nil {
@@ -63,7 +59,13 @@ func (e *Engine) enter(ctx context.Context, h *v1.PartitionHeader, id PartitionI
 			}
 		}
 		return fn(o)
-	})
+	}
+	var err error
+	if id.Sticky != "" && op == opWrite {
+		err = e.addSticky(ctx, id, enter)
+	} else {
+		err = e.retryUnloaded(ctx, id, op != opEnd, enter)
+	}
 	if err != nil {
 		return nil, err
 	}

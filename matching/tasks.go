@@ -36,7 +36,9 @@ func (e *Engine) PartitionAddTasks(ctx context.Context, preq *v1.PartitionAddTas
 	}
 	ttl := o.settings.Load().timeToLive
 	now := e.now()
-	a.items = make([]addItem, len(req.GetTasks()))
+	if a.items = a.one[:]; len(req.GetTasks()) != 1 {
+		a.items = make([]addItem, len(req.GetTasks()))
+	}
 	size := 0
 	for _, t := range req.GetTasks() {
 		size += bodySize(t)
@@ -89,15 +91,22 @@ func (e *Engine) PartitionAddTasks(ctx context.Context, preq *v1.PartitionAddTas
 			return nil, ctx.Err()
 		}
 	}
+	a.over()
 	results := make([]v1.AddTasksResponse_Result, len(a.items))
-	resp := &v1.AddTasksResponse{Results: make([]*v1.AddTasksResponse_Result, len(a.items))}
+	var answer struct { // in one piece of memory
+		partition v1.PartitionAddTasksResponse
+		v1.AddTasksResponse
+	}
+	resp := &answer.AddTasksResponse
+	resp.Results = make([]*v1.AddTasksResponse_Result, len(a.items))
 	for i := range a.items {
 		r := &results[i]
 		r.Id = req.GetTasks()[i].GetId()
 		r.AlreadyAdded = a.items[i].result == alreadyAdded && (again == nil || !again[i])
 		resp.Results[i] = r
 	}
-	return &v1.PartitionAddTasksResponse{Response: resp, Counts: counts}, nil
+	answer.partition.Response, answer.partition.Counts = resp, counts
+	return &answer.partition, nil
 }
 
 // masterLost says whether a write came to nothing, or to nobody knows what, because
