@@ -18,7 +18,7 @@ type Set struct {
 	Weight float64
 	// Locked: it neither sends nor receives buckets.
 	Locked bool
-	// Off: this replica set was told that nothing is to be rebalanced. One is enough.
+	// Off: nothing is to be rebalanced, in the whole cluster. One set that says so is enough.
 	Off bool
 	// Counts of buckets by state.
 	Counts [shard.Garbage + 1]int

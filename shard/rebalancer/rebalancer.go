@@ -38,8 +38,8 @@ type Options struct {
 	Store Store
 	// ReplicaSet is the name of this node's replica set. Required.
 	ReplicaSet string
-	// BucketCount is the cluster's number of buckets. Required.
-	BucketCount uint32
+	// BucketCount returns the cluster's number of buckets as it is now. Required.
+	BucketCount func() uint32
 	// Threshold is the imbalance, in percent, that starts moving buckets. Default 1. Once it has
 	// started it goes on until the counts are perfect.
 	Threshold float64
@@ -85,9 +85,9 @@ type Rebalancer struct {
 	said         string
 }
 
-// New returns a rebalancer that is on, for Run.
+// New returns a rebalancer, for Run.
 func New(o Options) (*Rebalancer, error) {
-	if o.Store == nil || o.ReplicaSet == "" || o.BucketCount == 0 || !(o.Threshold >= 0) || o.Idle < 0 {
+	if o.Store == nil || o.ReplicaSet == "" || o.BucketCount == nil || !(o.Threshold >= 0) || o.Idle < 0 {
 		return nil, &shard.Error{Code: shard.InvalidConfig,
 			Reason: "a rebalancer needs a store, the name of its replica set, a bucket count, and a threshold and waits that are not negative"}
 	}
@@ -116,24 +116,6 @@ func (r *Rebalancer) Wake() {
 	case r.wake <- struct{}{}:
 	default:
 	}
-}
-
-// SetOn turns this node's rebalancer on or off, until the process ends. What is under way is brought
-// to its end. Set.Off turns off all of them.
-func (r *Rebalancer) SetOn(on bool) {
-	r.mu.Lock()
-	changed := r.status.On != on
-	r.status.On = on
-	r.mu.Unlock()
-	if changed {
-		r.Wake()
-	}
-}
-
-func (r *Rebalancer) on() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.status.On
 }
 
 // Run works until ctx ends, which is the error it returns.

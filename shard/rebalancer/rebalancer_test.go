@@ -187,7 +187,7 @@ func run(t *testing.T, f *fakeStore, o Options) running {
 		count += s.Owned()
 	}
 	log := &lockedBuffer{}
-	o.Store, o.BucketCount, o.Logger = f, uint32(count), slog.New(slog.NewTextHandler(log, nil))
+	o.Store, o.BucketCount, o.Logger = f, func() uint32 { return uint32(count) }, slog.New(slog.NewTextHandler(log, nil))
 	o.ReplicaSet = cmp.Or(o.ReplicaSet, "a")
 	r, err := New(o)
 	if err != nil {
@@ -361,7 +361,7 @@ func TestRebalancer_waitsWhenBucketsAreMissing(t *testing.T) {
 		r := run(t, f, Options{})
 		r.stop()
 		f.sets["a"].Counts[shard.Active]--
-		r2, err := New(Options{Store: f, ReplicaSet: "a", BucketCount: 100})
+		r2, err := New(Options{Store: f, ReplicaSet: "a", BucketCount: func() uint32 { return 100 }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -402,13 +402,13 @@ func TestRebalancer_offAndOn(t *testing.T) {
 		f.moveTime = time.Second
 		r := run(t, f, Options{})
 		time.Sleep(1500 * time.Millisecond)
-		r.SetOn(false)
+		f.change(func() { f.sets["a"].Off = true })
 		time.Sleep(time.Minute)
 		if s := r.Status(); s.On || s.Phase != Idle || s.Reason != "it was turned off" {
 			t.Errorf("status %+v", s)
 		}
 		expect(t, f, "a 800, b 200") // what was under way has arrived
-		r.SetOn(true)
+		f.change(func() { f.sets["a"].Off = false })
 		time.Sleep(time.Minute)
 		expect(t, f, "a 500, b 500")
 		f.change(func() { f.sets["b"].Off, f.sets["b"].Weight = true, 0 })
@@ -526,10 +526,11 @@ func TestRebalancer_stopsInTheMiddleOfAMove(t *testing.T) {
 
 func TestNew_refusesOptions(t *testing.T) {
 	f := cluster(set("a", 1, 1, 0))
+	one := func() uint32 { return 1 }
 	for _, o := range []Options{
-		{}, {Store: f}, {Store: f, ReplicaSet: "a"}, {Store: f, BucketCount: 1},
-		{Store: f, ReplicaSet: "a", BucketCount: 1, Threshold: -1},
-		{Store: f, ReplicaSet: "a", BucketCount: 1, Idle: -1},
+		{}, {Store: f}, {Store: f, ReplicaSet: "a"}, {Store: f, BucketCount: one},
+		{Store: f, ReplicaSet: "a", BucketCount: one, Threshold: -1},
+		{Store: f, ReplicaSet: "a", BucketCount: one, Idle: -1},
 	} {
 		if _, err := New(o); !errors.Is(err, shard.InvalidConfig) {
 			t.Errorf("%+v: %v", o, err)

@@ -24,10 +24,6 @@ func (r *Rebalancer) round(ctx context.Context, changed <-chan struct{}) time.Du
 		r.setIdle(false, where, reason)
 		return r.o.Idle
 	}
-	if !r.on() {
-		r.setIdle(true, where, "it was turned off")
-		return r.o.Idle
-	}
 	sets, err := r.o.Store.Sets(ctx)
 	if err != nil {
 		return r.trouble(ctx, "the replica sets cannot be asked: "+err.Error())
@@ -43,15 +39,17 @@ func (r *Rebalancer) round(ctx context.Context, changed <-chan struct{}) time.Du
 // judge decides whether buckets are to be moved now; if not, how long to wait for the next look.
 func (r *Rebalancer) judge(ctx context.Context, sets []Set) (perfect []int, wait time.Duration, ok bool) {
 	known := r.o.Store.Known()
+	off := slices.ContainsFunc(sets, func(s Set) bool { return s.Off })
+	r.setOn(!off)
+	if off {
+		r.setIdle(true, r.o.ReplicaSet, "it was turned off")
+		return nil, r.o.Idle, false
+	}
 	owned, moving := 0, 0
 	for i := range sets {
 		s := &sets[i]
 		if s.Err != nil {
 			return nil, r.trouble(ctx, fmt.Sprintf("replica set %s does not answer: %v", s.Name, s.Err)), false
-		}
-		if s.Off {
-			r.setIdle(true, r.o.ReplicaSet, "it was turned off")
-			return nil, r.o.Idle, false
 		}
 		owned += s.Owned()
 		moving += s.moving()
@@ -73,14 +71,14 @@ func (r *Rebalancer) judge(ctx context.Context, sets []Set) (perfect []int, wait
 	} else {
 		r.foreignSince = time.Time{}
 	}
-	if owned != int(r.o.BucketCount) {
+	if count := int(r.o.BucketCount()); owned != count {
 		// The sets were not asked at the very same moment, so this passes if something moves.
 		if r.failures < 3 {
-			r.setWaiting(fmt.Sprintf("%d of %d buckets are owned", owned, r.o.BucketCount))
+			r.setWaiting(fmt.Sprintf("%d of %d buckets are owned", owned, count))
 			return nil, r.backoff(), false
 		}
 		return nil, r.trouble(ctx, fmt.Sprintf("the replica sets own %d buckets, and there are %d: the check of all buckets says which",
-			owned, r.o.BucketCount)), false
+			owned, count)), false
 	}
 	perfect, err := Perfect(sets)
 	if err != nil {
@@ -193,13 +191,13 @@ func (r *Rebalancer) carryOut(ctx context.Context, changed <-chan struct{}, s *s
 			if o.err != nil {
 				err = errors.Join(err, fmt.Errorf("%s to %s: %w", o.batch.route.Source, o.batch.route.Destination, o.err))
 			}
-			if here, _ := r.here(); !here || !r.on() {
+			if here, _ := r.here(); !here {
 				stop = true
 			}
 		case <-changed:
 			changed, stop = nil, true
 		case <-r.wake:
-			// Somebody turned it off, or wants a fresh look.
+			// Somebody wants a fresh look.
 			stop = true
 		case <-ctx.Done():
 			// Send ends soon.

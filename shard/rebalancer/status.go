@@ -21,7 +21,7 @@ const (
 
 // Status is what a rebalancer does at one moment.
 type Status struct {
-	// On: it may work.
+	// On: it may work. Only the one that is Active knows.
 	On bool
 	// Active: it is the one that works.
 	Active bool
@@ -35,6 +35,8 @@ type Status struct {
 	// Moved and ToMove are buckets of the rebalancing under way, or of the last one: moved so far, and
 	// moved when it is done.
 	Moved, ToMove int
+	// Took is how long it has lasted, or took.
+	Took time.Duration
 	// Left is about how long it will take, 0 when it cannot be told.
 	Left time.Duration
 	// Failed counts calls of Send that did not move all their buckets, since the start of the process.
@@ -46,13 +48,24 @@ type job struct {
 	running bool
 }
 
+// Rate is how many buckets a second were moved.
+func (s Status) Rate() float64 {
+	if s.Took <= 0 {
+		return 0
+	}
+	return float64(s.Moved) / s.Took.Seconds()
+}
+
 // Status returns what it does.
 func (r *Rebalancer) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.status
+	if r.job.running {
+		s.Took = time.Since(s.Since)
+	}
 	if r.job.running && s.Moved > 0 {
-		s.Left = time.Duration(float64(time.Since(s.Since)) / float64(s.Moved) * float64(s.ToMove-s.Moved)).Round(10 * time.Millisecond)
+		s.Left = time.Duration(float64(s.Took) / float64(s.Moved) * float64(s.ToMove-s.Moved)).Round(10 * time.Millisecond)
 	}
 	return s
 }
@@ -63,10 +76,19 @@ func (r *Rebalancer) working() bool {
 	return r.job.running
 }
 
+func (r *Rebalancer) setOn(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.On = on
+}
+
 func (r *Rebalancer) setIdle(active bool, where, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.Active, r.status.Where, r.status.Phase, r.status.Reason = active, where, Idle, reason
+	if r.job.running {
+		r.status.Took = time.Since(r.status.Since)
+	}
 	r.job.running = false
 	r.metrics.active(active)
 	r.metrics.toMove.Set(0)
