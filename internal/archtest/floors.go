@@ -34,6 +34,7 @@ var Switchyard = Rules{
 		"matching/routing": 4,
 
 		"frontend": 5,
+		"admin":    5,
 
 		"server":  6,
 		"console": 6,

@@ -2495,7 +2495,9 @@ func (x *SetRebalancingRequest) GetOn() bool {
 }
 
 type SetRebalancingResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Replica sets that could not be told. They learn it when they answer again.
+	Untold        []string `protobuf:"bytes,1,rep,name=untold,proto3" json:"untold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2528,6 +2530,13 @@ func (x *SetRebalancingResponse) ProtoReflect() protoreflect.Message {
 // Deprecated: Use SetRebalancingResponse.ProtoReflect.Descriptor instead.
 func (*SetRebalancingResponse) Descriptor() ([]byte, []int) {
 	return file_switchyard_v1_cluster_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *SetRebalancingResponse) GetUntold() []string {
+	if x != nil {
+		return x.Untold
+	}
+	return nil
 }
 
 type DescribeRebalancingRequest struct {
@@ -3633,8 +3642,9 @@ const file_switchyard_v1_cluster_proto_rawDesc = "" +
 	"\x14ChangeMasterResponse\x12\x16\n" +
 	"\x06master\x18\x01 \x01(\tR\x06master\"'\n" +
 	"\x15SetRebalancingRequest\x12\x0e\n" +
-	"\x02on\x18\x01 \x01(\bR\x02on\"\x18\n" +
-	"\x16SetRebalancingResponse\"\x1c\n" +
+	"\x02on\x18\x01 \x01(\bR\x02on\"0\n" +
+	"\x16SetRebalancingResponse\x12\x16\n" +
+	"\x06untold\x18\x01 \x03(\tR\x06untold\"\x1c\n" +
 	"\x1aDescribeRebalancingRequest\"\xe5\x02\n" +
 	"\x1bDescribeRebalancingResponse\x12\x0e\n" +
 	"\x02on\x18\x01 \x01(\bR\x02on\x12\x1f\n" +

@@ -72,7 +72,7 @@ type ClusterServiceClient interface {
 	MoveBuckets(ctx context.Context, in *MoveBucketsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MoveBucketsResponse], error)
 	// CancelMoves calls off the moves of buckets that have not arrived.
 	CancelMoves(ctx context.Context, in *CancelMovesRequest, opts ...grpc.CallOption) (*CancelMovesResponse, error)
-	// UpdateBuckets pins buckets, unpins them and so on. Either all of them can be changed, or
+	// UpdateBuckets pins buckets, unpins them and so on. When one of them cannot be changed,
 	// nothing is.
 	UpdateBuckets(ctx context.Context, in *UpdateBucketsRequest, opts ...grpc.CallOption) (*UpdateBucketsResponse, error)
 	// UpdateReplicaSet sets the weight of a replica set, or locks or unlocks it.
@@ -353,7 +353,7 @@ type ClusterServiceServer interface {
 	MoveBuckets(*MoveBucketsRequest, grpc.ServerStreamingServer[MoveBucketsResponse]) error
 	// CancelMoves calls off the moves of buckets that have not arrived.
 	CancelMoves(context.Context, *CancelMovesRequest) (*CancelMovesResponse, error)
-	// UpdateBuckets pins buckets, unpins them and so on. Either all of them can be changed, or
+	// UpdateBuckets pins buckets, unpins them and so on. When one of them cannot be changed,
 	// nothing is.
 	UpdateBuckets(context.Context, *UpdateBucketsRequest) (*UpdateBucketsResponse, error)
 	// UpdateReplicaSet sets the weight of a replica set, or locks or unlocks it.

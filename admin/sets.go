@@ -1,0 +1,148 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/membership"
+	"github.com/switchyard-dev/switchyard/shard"
+)
+
+// checkSet returns NO_SUCH_REPLICASET when the router does not know a replica set.
+func (s *Service) checkSet(name string) error {
+	if known := s.router.RouteAll(); !slices.Contains(known, name) {
+		slices.Sort(known)
+		return noSet(name, known)
+	}
+	return nil
+}
+
+// changeSet calls fn with the master of a replica set that there is.
+func (s *Service) changeSet(ctx context.Context, name string, fn func(context.Context, v1.StorageServiceClient) error) error {
+	if err := s.checkSet(name); err != nil {
+		return err
+	}
+	return s.router.OnMaster(ctx, name, fn)
+}
+
+// UpdateReplicaSet implements v1.ClusterService.
+func (s *Service) UpdateReplicaSet(ctx context.Context, req *v1.UpdateReplicaSetRequest) (*v1.UpdateReplicaSetResponse, error) {
+	return unary(ctx, func(ctx context.Context) (*v1.UpdateReplicaSetResponse, error) {
+		if req.Weight == nil && req.Locked == nil {
+			return nil, invalid("neither a weight nor a lock is given")
+		}
+		if req.Weight != nil {
+			if err := checkWeight(req.GetName(), req.GetWeight()); err != nil {
+				return nil, err
+			}
+		}
+		err := s.changeSet(ctx, req.GetName(), func(ctx context.Context, c v1.StorageServiceClient) error {
+			if req.Weight != nil {
+				if _, err := c.SetWeight(ctx, &v1.SetWeightRequest{Weight: req.GetWeight()}); err != nil {
+					return err
+				}
+				s.log.Info("the weight of a replica set was set", "replica_set", req.GetName(), "weight", req.GetWeight())
+			}
+			if req.Locked != nil {
+				if _, err := c.SetLock(ctx, &v1.SetLockRequest{Locked: req.GetLocked()}); err != nil {
+					return err
+				}
+				s.log.Info("the lock of a replica set was set", "replica_set", req.GetName(), "locked", req.GetLocked())
+			}
+			return nil
+		})
+		return &v1.UpdateReplicaSetResponse{}, err
+	})
+}
+
+// RemoveReplicaSet implements v1.ClusterService.
+func (s *Service) RemoveReplicaSet(ctx context.Context, req *v1.RemoveReplicaSetRequest) (*v1.RemoveReplicaSetResponse, error) {
+	return unary(ctx, func(ctx context.Context) (*v1.RemoveReplicaSetResponse, error) {
+		if err := s.needsCluster(); err != nil {
+			return nil, err
+		}
+		name := req.GetName()
+		known, err := s.knownSets(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(known, name) {
+			return nil, noSet(name, known)
+		}
+		others := slices.DeleteFunc(known, func(n string) bool { return n == name })
+		if err := s.checkDrained(ctx, name, others); err != nil {
+			return nil, err
+		}
+		for _, set := range others {
+			err := s.onMaster(ctx, set, func(ctx context.Context, c v1.StorageServiceClient) error {
+				_, err := c.ForgetReplicaSet(ctx, &v1.ForgetReplicaSetRequest{ReplicaSet: name})
+				return err
+			})
+			// One that has not heard of it has nothing to forget.
+			if err != nil && !errors.Is(err, shard.NoSuchReplicaSet) {
+				return nil, fmt.Errorf("replica set %s has not forgotten it; the same command goes on from there: %w", set, err)
+			}
+		}
+		s.forget(name)
+		s.log.Info("a replica set was removed", "replica_set", name)
+		return &v1.RemoveReplicaSetResponse{}, nil
+	})
+}
+
+// checkDrained makes sure that a replica set owns no bucket: the others must answer and own all, and the
+// nodes of the set must be stopped, because masters would remember it again.
+func (s *Service) checkDrained(ctx context.Context, name string, others []string) error {
+	p := s.look(ctx)
+	for _, set := range others {
+		if err := p.errs[set]; err != nil {
+			return fmt.Errorf("every other replica set must answer before one can be forgotten: %w", err)
+		}
+		if !slices.Contains(s.router.RouteAll(), set) {
+			return &shard.Error{Code: shard.UnreachableReplicaSet, ReplicaSet: set, Reason: "every other replica set must answer before one can be forgotten, and of this one no node was seen"}
+		}
+	}
+	var there, nowhere []shard.BucketID
+	for b := shard.BucketID(1); uint32(b) <= s.router.BucketCount(); b++ {
+		elsewhere := false
+		here := false
+		for _, at := range p.at[b] {
+			if at.set == name {
+				here = true // in any state: what is SENT is about to be gone
+			} else if at.state.CanRead() {
+				elsewhere = true
+			}
+		}
+		switch {
+		case here:
+			there = append(there, b)
+		case !elsewhere:
+			nowhere = append(nowhere, b)
+		}
+	}
+	switch {
+	case len(there) > 0:
+		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: name, Bucket: there[0], Reason: fmt.Sprintf(
+			"%d buckets are on it; drain it with: switchyard shard weight %s 0, and wait until: switchyard shard info shows no bucket on it", len(there), name)}
+	case len(nowhere) > 0:
+		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: name, Bucket: nowhere[0], Reason: fmt.Sprintf(
+			"%d buckets are on no other replica set, so they may be on this one, which does not answer; start its nodes and drain it first", len(nowhere))}
+	}
+	if up := s.nodesOf(name); len(up) > 0 {
+		return misconfigured(name, "it owns no bucket and its nodes are still there; stop %s, and then remove it", strings.Join(nodeNames(up), ", "))
+	}
+	return nil
+}
+
+// nodesOf returns the nodes with storage of a replica set that are alive.
+func (s *Service) nodesOf(set string) (out []membership.Node) {
+	for _, n := range s.nodes() {
+		if n.Roles.Has(membership.Storage) && n.ReplicaSet == set {
+			out = append(out, n)
+		}
+	}
+	return out
+}
