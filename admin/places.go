@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -91,8 +93,43 @@ func (s *Service) look(ctx context.Context) *places {
 	return p
 }
 
-// listBuckets asks a set's master which buckets it has.
+// bareTime is after what wait for a master it is looked whether there can be one.
+const bareTime = 100 * time.Millisecond
+
+// bare says that a replica set was not made yet, as far as its members say: then it has no master, and
+// nothing.
+func (s *Service) bare(ctx context.Context, set string) bool {
+	info := s.router.Info(ctx)
+	for i := range info.ReplicaSets {
+		if f := &info.ReplicaSets[i]; f.Name == set {
+			return answers(f) && f.Master == "" && !part(f) && len(f.Group) == 0
+		}
+	}
+	return false
+}
+
+// listBuckets asks a set's master which buckets it has: none when the set was not made yet.
 func (s *Service) listBuckets(ctx context.Context, set string) (out []*v1.ListBucketsResponse_Bucket, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var isBare atomic.Bool
+	looked := make(chan struct{})
+	timer := time.AfterFunc(bareTime, func() {
+		defer close(looked)
+		if s.bare(ctx, set) {
+			isBare.Store(true)
+			cancel()
+		}
+	})
+	defer func() {
+		if !timer.Stop() {
+			cancel()
+			<-looked
+		}
+		if isBare.Load() && err != nil {
+			out, err = nil, nil
+		}
+	}()
 	err = s.onMaster(ctx, set, func(ctx context.Context, c v1.StorageServiceClient) error {
 		out = nil
 		stream, err := c.ListBuckets(ctx, &v1.ListBucketsRequest{})
