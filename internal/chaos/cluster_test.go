@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,6 +52,13 @@ type cluster struct {
 	nodes   []*node // of set 0, then of set 1, …
 	names   []string
 	clients []*router.Router // in no node
+
+	// A process whose engine cannot go on ends, and is started again.
+	supervising sync.WaitGroup
+	mu          sync.Mutex
+	closing     bool
+	fatal       []error // why processes ended by themselves
+	broken      error   // why one did not start again
 }
 
 // node is a member of a replica set: a folder and a name that outlive its process.
@@ -67,11 +75,12 @@ type node struct {
 type process struct {
 	engine *raftengine.Engine
 	store  *storage.Storage
+	served storagerpc.Storage // store, or what is put before it
 	server *storagerpc.Server
 	grpc   *grpc.Server
 	router *router.Router
 	disk   *disk
-	served chan struct{}
+	ended  chan struct{} // closed when grpc has
 }
 
 func newCluster(ctx context.Context, opts options) (*cluster, error) {
@@ -175,12 +184,50 @@ func (c *cluster) router(rnd *rand.Rand) *router.Router {
 }
 
 func (c *cluster) close() {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
+	c.supervising.Wait()
 	for _, r := range c.clients {
 		r.Close()
 	}
 	for _, n := range c.nodes {
 		_, _ = n.kill(nil)
 	}
+}
+
+// ended is what an engine calls that cannot go on. A real process ends then, and whoever
+// looks after it starts it again.
+func (n *node) ended(p *process, why error) {
+	if p.disk.isDead() {
+		return // it is being killed
+	}
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	if n.c.closing {
+		return
+	}
+	n.c.fatal = append(n.c.fatal, fmt.Errorf("%s: %w", n.id, why))
+	n.c.supervising.Go(func() {
+		if n.process() != p {
+			return
+		}
+		_, err := n.kill(nil)
+		ctx, cancel := context.WithTimeout(context.Background(), startTime)
+		defer cancel()
+		if err = errors.Join(err, n.start(ctx)); err != nil {
+			n.c.mu.Lock()
+			defer n.c.mu.Unlock()
+			n.c.broken = errors.Join(n.c.broken, fmt.Errorf("restart of %s after %w: %w", n.id, why, err))
+		}
+	})
+}
+
+// endings returns why processes ended by themselves, and why one did not start again.
+func (c *cluster) endings() (why []error, broken error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.fatal), c.broken
 }
 
 func (n *node) process() *process {
@@ -204,7 +251,7 @@ func (n *node) start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	p := &process{disk: newDisk(), served: make(chan struct{})}
+	p := &process{disk: newDisk(), ended: make(chan struct{})}
 	log := n.logger()
 	link := new(transferrpc.Link)
 	p.store, err = storage.Open(ctx, storage.Options{
@@ -212,7 +259,7 @@ func (n *node) start(ctx context.Context) error {
 		OpenEngine: func(ctx context.Context, m engine.Machine) (engine.Engine, error) {
 			e, err := raftengine.Open(ctx, raftengine.Options{
 				Dir: n.dir, Machine: m, BucketCount: buckets, ClusterID: clusterID, Transport: tr, Logger: log,
-				HeartbeatTimeout: heartbeat, ElectionTimeout: heartbeat,
+				HeartbeatTimeout: heartbeat, ElectionTimeout: heartbeat, OnFatal: func(err error) { n.ended(p, err) },
 				// Small, so that snapshots are taken, and sent to those who were away.
 				SnapshotBytes: 1 << 20, TrailingBytes: 256 << 10, CacheBytes: 4 << 20, MemTableBytes: 1 << 20,
 			}.WithLogFS(p.disk))
@@ -223,12 +270,12 @@ func (n *node) start(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("start of %s: %w", n.id, err), l.Close())
 	}
-	var served storagerpc.Storage = p.store
+	p.served = p.store
 	if n.c.opts.wrap != nil {
-		served = n.c.opts.wrap(p.store)
+		p.served = n.c.opts.wrap(p.store)
 	}
 	// Nothing of this fails but for a mistake in the test.
-	if p.server, err = storagerpc.NewServer(storagerpc.ServerOptions{Storage: served, Member: n.id}); err != nil {
+	if p.server, err = storagerpc.NewServer(storagerpc.ServerOptions{Storage: p.served, Member: n.id}); err != nil {
 		return err
 	}
 	p.grpc = grpc.NewServer(grpc.MaxRecvMsgSize(storagerpc.MaxMessage), grpc.MaxSendMsgSize(storagerpc.MaxMessage))
@@ -241,7 +288,7 @@ func (n *node) start(ctx context.Context) error {
 	}
 	link.Attach(p.router)
 	go func() {
-		defer close(p.served)
+		defer close(p.ended)
 		_ = p.grpc.Serve(l) // ends with Stop
 	}()
 	n.c.net.up(n.id, l.Addr().String())
@@ -269,7 +316,7 @@ func (n *node) kill(rnd *rand.Rand) (torn int, err error) {
 	n.c.net.up(n.id, "")
 	p.disk.die()
 	p.grpc.Stop()
-	<-p.served
+	<-p.ended
 	p.router.Close()
 	p.server.Close()
 	ended, cancel := context.WithCancel(context.Background())

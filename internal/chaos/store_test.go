@@ -82,6 +82,13 @@ func runStore(t *testing.T, seed uint64, lasts time.Duration) {
 	l.stop()
 	say("the clients have stopped")
 	t.Logf("seed %d, %v\n%s\n%s", seed, harmed.Round(time.Second), n.report(), h.report())
+	ended, err := c.endings()
+	for _, e := range ended {
+		t.Logf("a process ended by itself: %v", e)
+	}
+	if err != nil {
+		t.Error(err)
+	}
 	if t.Failed() {
 		return
 	}
