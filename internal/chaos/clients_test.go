@@ -16,7 +16,7 @@ import (
 const (
 	// Clients work on this many keys at a time, and on others after epochTime, so that no
 	// key's history is too hard to check.
-	hotKeys   = 8
+	hotKeys   = 5
 	epochTime = 2 * time.Second
 	// pause between two operations of a client.
 	clientPause = 4 * time.Millisecond
@@ -68,10 +68,17 @@ func (l *load) client(ctx context.Context, id int, rnd *rand.Rand) {
 			// A key of its own: many acknowledged writes that must be there in the end.
 			op.Func, op.Key = storage.KVPut, fmt.Sprintf("own/%d/%d", id, n)
 		}
+		switch {
+		case rnd.IntN(4) > 0:
+		case op.Func == storage.KVGet && l.mode == router.CallMR:
+			op.Via = viaView
+		case op.Func != storage.KVGet:
+			op.Via = viaAsync
+		}
 		if len(seen) > 4*hotKeys {
 			clear(seen)
 		}
-		try, cancel := context.WithTimeout(context.Background(), time.Second+time.Duration(rnd.IntN(3000))*time.Millisecond)
+		try, cancel := context.WithTimeout(context.Background(), time.Duration(300+rnd.IntN(3000))*time.Millisecond)
 		op = l.run(try, l.c.router(rnd), op)
 		cancel()
 		switch {
@@ -127,41 +134,67 @@ func ambiguous(err error) bool {
 	return e.Code == shard.OutcomeUnknown || e.Code == shard.StoreFailed || e.Code == shard.StoreClosed
 }
 
-func (l *load) call(ctx context.Context, r *router.Router, op *operation) error {
+// Ways to carry out an operation other than Router.Call.
+const (
+	viaView  = "view"  // a read by Router.View
+	viaAsync = "async" // a write by Router.CallRWAsync
+)
+
+func (l *load) call(ctx context.Context, r *router.Router, op *operation) (err error) {
 	b, key := bucketOf(op.Key), []byte(op.Key)
 	hash := shard.MPCRC32Bytes(key)
+	write := func(args []byte) ([]byte, error) {
+		if op.Via == viaAsync {
+			return async(ctx, r, b, op.Func, args)
+		}
+		return r.Call(ctx, b, router.CallRW, op.Func, args)
+	}
+	var result, found []byte
 	switch op.Func {
 	case storage.KVGet:
-		result, err := r.Call(ctx, b, l.mode, op.Func, storage.KVGetArgs(key))
-		if err != nil {
-			return err
+		if op.Via == viaView {
+			return r.View(ctx, b, router.CallMR, func(v *storage.View) error {
+				found, _, err := v.Get(storage.SpaceKV, key)
+				op.Found = string(found)
+				return err
+			})
 		}
-		v, _, err := storage.KVGetResult(result)
-		op.Found = string(v)
-		return err
+		if result, err = r.Call(ctx, b, l.mode, op.Func, storage.KVGetArgs(key)); err == nil {
+			found, _, err = storage.KVGetResult(result)
+		}
 	case storage.KVPut:
-		_, err := r.Call(ctx, b, router.CallRW, op.Func, storage.KVPutArgs(hash, key, []byte(op.Value)))
-		return err
+		_, err = write(storage.KVPutArgs(hash, key, []byte(op.Value)))
 	case storage.KVDelete:
-		result, err := r.Call(ctx, b, router.CallRW, op.Func, storage.KVDeleteArgs(key))
-		if err != nil {
-			return err
+		if result, err = write(storage.KVDeleteArgs(key)); err == nil {
+			op.Done, err = storage.KVDeleteResult(result)
 		}
-		op.Done, err = storage.KVDeleteResult(result)
-		return err
+	case storage.KVCAS:
+		var expected []byte
+		if op.Expected != "" {
+			expected = []byte(op.Expected)
+		}
+		if result, err = write(storage.KVCASArgs(hash, key, expected, []byte(op.Value))); err == nil {
+			op.Done, found, err = storage.KVCASResult(result)
+		}
 	}
-	var expected []byte
-	if op.Expected != "" {
-		expected = []byte(op.Expected)
-	}
-	result, err := r.Call(ctx, b, router.CallRW, op.Func, storage.KVCASArgs(hash, key, expected, []byte(op.Value)))
-	if err != nil {
-		return err
-	}
-	var v []byte
-	op.Done, v, err = storage.KVCASResult(result)
-	op.Found = string(v)
+	op.Found = string(found)
 	return err
+}
+
+// async writes without waiting, and then waits.
+func async(ctx context.Context, r *router.Router, b shard.BucketID, fn string, args []byte) ([]byte, error) {
+	type outcome struct {
+		result []byte
+		err    error
+	}
+	done := make(chan outcome, 1)
+	r.CallRWAsync(b, fn, args, func(result []byte, err error) { done <- outcome{result, err} })
+	select {
+	case o := <-done:
+		return o.result, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // readAll reads every key of the history once more, for the end of it: all rows of a bucket

@@ -18,6 +18,7 @@ type operation struct {
 	Client    int
 	Key       string
 	Func      string
+	Via       string `json:",omitempty"`
 	Expected  string `json:",omitempty"`
 	Value     string `json:",omitempty"`
 	Call, End int64  // ns since the history began

@@ -65,7 +65,7 @@ func runStore(t *testing.T, seed uint64, lasts time.Duration) {
 		t.Fatal(err)
 	}
 	h := newHistory()
-	l := startLoad(c, h, seed, 8)
+	l := startLoad(c, h, seed, 20)
 	n := startNemesis(c, seed, say)
 	for began := time.Now(); time.Since(began) < lasts && !n.failedBadly(); {
 		pause(ctx, 50*time.Millisecond)
