@@ -108,6 +108,9 @@ const (
 	// TransferIsOver: what was asked belongs to a transfer of the bucket that has ended or is
 	// not known. Nothing was done.
 	TransferIsOver Code = 108
+	// SplitIsInProgress: bucket_count is being doubled, and what was asked has to wait until
+	// that is finished. Nothing was done.
+	SplitIsInProgress Code = 109
 )
 
 // codeInfo is the name of a code, the reason it carries to users, and what it means in words.
@@ -159,6 +162,7 @@ var codeTable = map[Code]codeInfo{
 	StoreClosed:       {"STORE_CLOSED", reason.ShuttingDown, "the store is closed"},
 	OutcomeUnknown:    {"OUTCOME_UNKNOWN", reason.StorageFailed, "it is unknown whether the command took effect"},
 	TransferIsOver:    {"TRANSFER_IS_OVER", reason.Internal, "that transfer of the bucket has ended"},
+	SplitIsInProgress: {"SPLIT_IS_IN_PROGRESS", reason.NotReady, "bucket_count is being doubled"},
 }
 
 // Codes returns every code, in no particular order.

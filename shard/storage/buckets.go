@@ -23,7 +23,7 @@ func (s slot) with(state shard.State) slot { return (s>>8+1)<<8 | slot(state) }
 // bucketTable is the space _bucket in memory. The goroutine that applies commands
 // changes it; everybody reads.
 type bucketTable struct {
-	slots []atomic.Uint64 // by bucket id; 0 is unused
+	slots atomic.Pointer[[]atomic.Uint64] // by bucket id; 0 is unused
 
 	mu sync.Mutex
 	// rows has those that say more than their state.
@@ -34,12 +34,14 @@ type bucketTable struct {
 }
 
 func newBucketTable(n uint32) *bucketTable {
-	t := &bucketTable{slots: make([]atomic.Uint64, n+1), rows: map[shard.BucketID]shard.Row{}, changed: make(chan struct{})}
+	t := &bucketTable{rows: map[shard.BucketID]shard.Row{}, changed: make(chan struct{})}
+	slots := make([]atomic.Uint64, n+1)
+	t.slots.Store(&slots)
 	t.count[shard.Absent] = int(n)
 	return t
 }
 
-func (t *bucketTable) load(b shard.BucketID) slot { return slot(t.slots[b].Load()) }
+func (t *bucketTable) load(b shard.BucketID) slot { return slot((*t.slots.Load())[b].Load()) }
 
 // row returns all that is known of a bucket.
 func (t *bucketTable) row(b shard.BucketID) shard.Row {
@@ -92,17 +94,66 @@ func (t *bucketTable) setLocked(b shard.BucketID, r shard.Row) {
 	} else {
 		t.rows[b] = r
 	}
-	t.slots[b].Store(uint64(old.with(r.State)))
+	(*t.slots.Load())[b].Store(uint64(old.with(r.State)))
 }
 
-func (t *bucketTable) has(b shard.BucketID) bool { return b >= 1 && int(b) < len(t.slots) }
+func (t *bucketTable) has(b shard.BucketID) bool { return b >= 1 && int(b) < len(*t.slots.Load()) }
+
+// grow makes room for n buckets.
+func (t *bucketTable) grow(n uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.growLocked(n)
+}
+
+func (t *bucketTable) growLocked(n uint32) {
+	old := *t.slots.Load()
+	if int(n) < len(old) {
+		return
+	}
+	slots := make([]atomic.Uint64, n+1)
+	for b := range old {
+		slots[b].Store(old[b].Load())
+	}
+	t.count[shard.Absent] += len(slots) - len(old)
+	t.slots.Store(&slots)
+}
+
+// upperRanges returns ranges that give each bucket above count the state of its lower one.
+func (t *bucketTable) upperRanges(count uint32) (ranges []byte) {
+	last := shard.Absent
+	for b := shard.BucketID(1); uint32(b) <= count; b++ {
+		state := t.load(b).state()
+		upper := b + shard.BucketID(count)
+		switch {
+		case state == shard.Absent:
+		case state == last:
+			binary.BigEndian.PutUint32(ranges[len(ranges)-rangeSize+4:], uint32(upper))
+		default:
+			ranges = appendRange(ranges, upper, upper, state)
+		}
+		last = state
+	}
+	return ranges
+}
+
+// split makes the buckets above count, each in the state of its lower one.
+func (t *bucketTable) split(count uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.growLocked(2 * count)
+	for b := shard.BucketID(1); uint32(b) <= count; b++ {
+		t.setLocked(b+shard.BucketID(count), shard.Row{State: t.load(b).state()})
+	}
+	t.tellLocked()
+}
 
 // read replaces the table by the rows of r.
 func (t *bucketTable) read(r engine.Reader) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	defer t.tellLocked()
-	for b := 1; b < len(t.slots); b++ {
+	for b := 1; b < len(*t.slots.Load()); b++ {
 		t.setLocked(shard.BucketID(b), shard.Row{})
 	}
 	x := rows{r: r}
@@ -161,7 +212,7 @@ const (
 // that can fail, and after earlier commands' rows can be seen by all.
 func (s *Storage) applySystem(etx engine.Tx, cmd *engine.Command) ([]byte, error) {
 	tx := &s.tx
-	tx.tx, tx.r, tx.bucket, tx.time, tx.capture = etx, etx, 0, cmd.Time, nil
+	tx.tx, tx.r, tx.bucket, tx.time, tx.capture, tx.pair = etx, etx, 0, cmd.Time, nil, nil
 	switch cmd.Function {
 	case fnBootstrap:
 		return nil, s.applyBootstrap(tx, cmd.Args)
@@ -175,6 +226,10 @@ func (s *Storage) applySystem(etx engine.Tx, cmd *engine.Command) ([]byte, error
 		return nil, s.applyFact(tx, cmd.Args)
 	case fnNothing:
 		return nil, nil
+	case fnSplitPhase:
+		return nil, s.applySplitPhase(tx, cmd.Args)
+	case fnSplitStep:
+		return s.applySplitStep(tx, cmd.Args)
 	}
 	return nil, engine.Fatal(fmt.Errorf("the log has a call of system function %q, which this version of Switchyard does not know; use the version that wrote it, or a newer one", cmd.Function))
 }
@@ -225,6 +280,9 @@ func (s *Storage) applySetState(tx *Tx, args []byte) error {
 	was := s.table.row(b)
 	if !was.State.CanBecome(state) {
 		return &shard.Error{Code: shard.BucketInvalidUpdate, Bucket: b, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("from %v to %v", was.State, state)}
+	}
+	if st := s.splits.state.Load(); st != nil && st.phase != splitSteady {
+		return &shard.Error{Code: shard.SplitIsInProgress, Bucket: b, ReplicaSet: s.opts.ReplicaSet, Reason: "no bucket changes its state while bucket_count is doubled"}
 	}
 	row := shard.Row{State: state, Peer: destination, Transfer: was.Transfer}
 	if err := putRow(tx, b, row); err != nil {
@@ -287,13 +345,20 @@ func (s *Storage) BucketRow(b shard.BucketID) shard.Row {
 func (s *Storage) Changed() <-chan struct{} { return s.table.change() }
 
 // BucketCounts returns how many buckets are in each state here.
-func (s *Storage) BucketCounts() map[shard.State]int {
+func (s *Storage) BucketCounts() map[shard.State]int { return s.bucketCounts(s.opts.BucketCount) }
+
+// bucketCounts is BucketCounts in the view of a bucket_count.
+func (s *Storage) bucketCounts(count uint32) map[shard.State]int {
+	parts := 1
+	if st := s.splits.state.Load(); st != nil && st.phase == splitting && count == st.count {
+		parts = 2 // both halves are counted, and are in the same state
+	}
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	counts := make(map[shard.State]int, len(s.table.count))
 	for state, n := range s.table.count {
 		if n > 0 {
-			counts[shard.State(state)] = n
+			counts[shard.State(state)] = n / parts
 		}
 	}
 	return counts

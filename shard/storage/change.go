@@ -88,7 +88,11 @@ func (s *Storage) ForceDrop(ctx context.Context, buckets []shard.BucketID) error
 
 // ListBuckets calls fn with every bucket that is here in some state.
 func (s *Storage) ListBuckets(_ context.Context, fn func(*v1.ListBucketsResponse_Bucket) error) error {
-	for b := shard.BucketID(1); s.table.has(b); b++ {
+	return s.listBuckets(s.opts.BucketCount, fn)
+}
+
+func (s *Storage) listBuckets(count uint32, fn func(*v1.ListBucketsResponse_Bucket) error) error {
+	for b := shard.BucketID(1); uint32(b) <= count && s.table.has(b); b++ {
 		row := s.table.row(b)
 		if row.State == shard.Absent {
 			continue

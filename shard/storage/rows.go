@@ -112,6 +112,7 @@ type Tx struct {
 	tx      engine.Tx
 	time    time.Time
 	capture *capture // of the bucket, when it is being sent
+	pair    *pair    // what the bucket stands for, when it is being split
 }
 
 // Time returns the master's clock when it took the command: the same on every replica,
@@ -120,11 +121,17 @@ func (t *Tx) Time() time.Time { return t.time }
 
 // Put writes a row: hash is that of its sharding key. Key and value are copied.
 func (t *Tx) Put(space Space, hash uint32, key, value []byte) error {
-	if t.capture != nil {
+	bucket := t.bucket
+	if t.pair != nil {
+		var err error
+		if bucket, err = t.placePut(space, hash, key); err != nil {
+			return err
+		}
+	} else if t.capture != nil {
 		t.capture.note(space, key)
 	}
 	k, v := t.tx.Put(prefixLen+len(key), hashLen+len(value))
-	putPrefix(k, t.bucket, space)
+	putPrefix(k, bucket, space)
 	copy(k[prefixLen:], key)
 	binary.BigEndian.PutUint32(v, hash)
 	copy(v[hashLen:], value)
@@ -137,11 +144,17 @@ func (t *Tx) PutParts(space Space, hash uint32, key []byte, parts ...[]byte) err
 	for _, p := range parts {
 		n += len(p)
 	}
-	if t.capture != nil {
+	bucket := t.bucket
+	if t.pair != nil {
+		var err error
+		if bucket, err = t.placePut(space, hash, key); err != nil {
+			return err
+		}
+	} else if t.capture != nil {
 		t.capture.note(space, key)
 	}
 	k, v := t.tx.Put(prefixLen+len(key), n)
-	putPrefix(k, t.bucket, space)
+	putPrefix(k, bucket, space)
 	copy(k[prefixLen:], key)
 	binary.BigEndian.PutUint32(v, hash)
 	v = v[hashLen:]
@@ -153,6 +166,9 @@ func (t *Tx) PutParts(space Space, hash uint32, key []byte, parts ...[]byte) err
 
 // Delete deletes a row; there need not be one.
 func (t *Tx) Delete(space Space, key []byte) error {
+	if t.pair != nil {
+		return t.pairDelete(space, key)
+	}
 	if t.capture != nil {
 		t.capture.note(space, key)
 	}
@@ -168,6 +184,9 @@ func (t *Tx) Delete(space Space, key []byte) error {
 func (t *Tx) DeleteRange(space Space, from, to []byte) error {
 	t.key = appendKey(t.key[:0], t.bucket, space, from)
 	t.end = appendEnd(t.end[:0], t.bucket, space, to)
+	if t.pair != nil {
+		return t.pairDeleteRange(t.key, t.end)
+	}
 	if t.capture != nil {
 		t.capture.noteRange(t.key, t.end)
 	}

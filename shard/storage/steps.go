@@ -79,6 +79,9 @@ func (s *Storage) applySteps(tx *Tx, args []byte) ([]byte, error) {
 			was[i] = s.table.row(it.bucket)
 			out[i].row, effects[i], out[i].err = was[i].Step(shard.Event{
 				Kind: st.kind, Bucket: it.bucket, Transfer: it.transfer, Peer: st.peer, ReadOnly: it.readOnly})
+			if out[i].err == nil {
+				out[i].err = s.held(st.kind, it.bucket, out[i].row != was[i])
+			}
 		}
 		if st.together && out[i].err != nil {
 			return nil, out[i].err

@@ -51,6 +51,7 @@ type Storage struct {
 	refs     refs
 	moving   moving
 	chores   chores
+	splits   splits
 	// stop ends the goroutine of the chores, which closes stopped.
 	stop    context.CancelFunc
 	stopped chan struct{}
@@ -75,14 +76,19 @@ func Open(ctx context.Context, opts Options) (*Storage, error) {
 	}
 	s := &Storage{opts: opts, table: newBucketTable(opts.BucketCount), stopped: make(chan struct{})}
 	s.chores.init()
+	s.splits.init()
 	s.writes, s.reads = opts.Registry.freeze()
 	s.views.New = func() any { return new(View) }
 	var err error
 	if s.eng, err = opts.OpenEngine(ctx, machine{s}); err != nil {
 		return nil, err
 	}
+	if err := s.checkCount(); err != nil {
+		return nil, errors.Join(err, s.eng.Close(ctx))
+	}
 	var background context.Context
 	background, s.stop = context.WithCancel(context.Background())
+	go s.runSplitter(background)
 	if opts.Link == nil {
 		close(s.stopped)
 		return s, nil
@@ -98,9 +104,11 @@ func Open(ctx context.Context, opts Options) (*Storage, error) {
 func (s *Storage) Close(ctx context.Context) error {
 	s.moving.cancelAll()
 	s.stop()
-	select {
-	case <-s.stopped:
-	case <-ctx.Done():
+	for _, stopped := range [...]<-chan struct{}{s.stopped, s.splits.stopped} {
+		select {
+		case <-stopped:
+		case <-ctx.Done():
+		}
 	}
 	return s.eng.Close(ctx)
 }
@@ -111,13 +119,18 @@ func (s *Storage) Status() engine.Status { return s.eng.Status() }
 // ReplicaSet returns the name of the storage's replica set.
 func (s *Storage) ReplicaSet() string { return s.opts.ReplicaSet }
 
-// BucketCount returns the cluster's number of buckets.
+// BucketCount returns the cluster's number of buckets as this member was told. While it is
+// doubled, others may be told otherwise; see As.
 func (s *Storage) BucketCount() uint32 { return s.opts.BucketCount }
 
+// checkBucket checks that there is a bucket, in any view.
 func (s *Storage) checkBucket(bucket shard.BucketID) error {
-	if bucket < 1 || uint32(bucket) > s.opts.BucketCount {
-		return &shard.Error{Code: shard.WrongBucket, Bucket: bucket, ReplicaSet: s.opts.ReplicaSet,
-			Reason: fmt.Sprintf("buckets are numbered 1 to %d", s.opts.BucketCount)}
+	limit := s.opts.BucketCount
+	if st := s.splits.state.Load(); st != nil {
+		limit = st.limit()
+	}
+	if bucket < 1 || uint32(bucket) > limit {
+		return s.noBucket(bucket, limit)
 	}
 	return nil
 }
@@ -129,7 +142,12 @@ func notFound(bucket shard.BucketID, fn, kind string) error {
 // WriteAsync runs a write function and calls done with its outcome. It does not wait,
 // and done never runs inside it; see engine.Engine.Propose for order, done and args.
 func (s *Storage) WriteAsync(bucket shard.BucketID, fn string, args []byte, done func([]byte, error)) {
-	err := s.checkBucket(bucket)
+	s.writeAsync(s.opts.BucketCount, bucket, fn, args, done)
+}
+
+// writeAsync is WriteAsync of a caller that knows count buckets.
+func (s *Storage) writeAsync(count uint32, bucket shard.BucketID, fn string, args []byte, done func([]byte, error)) {
+	_, view, err := s.aim(count, bucket)
 	if err == nil {
 		if _, ok := s.writes[fn]; !ok {
 			err = notFound(bucket, fn, "write")
@@ -139,7 +157,7 @@ func (s *Storage) WriteAsync(bucket shard.BucketID, fn string, args []byte, done
 		go done(nil, err)
 		return
 	}
-	s.eng.Propose(engine.Command{Function: fn, Bucket: bucket, Args: args}, done)
+	s.eng.Propose(engine.Command{Function: fn, Bucket: bucket, View: view, Args: args}, done)
 }
 
 // outcome of a Write that waits.
@@ -151,10 +169,14 @@ type outcome struct {
 // Write runs a write function and waits for its outcome. When ctx ends first, the
 // function may still take effect, and args must stay as they are.
 func (s *Storage) Write(ctx context.Context, bucket shard.BucketID, fn string, args []byte) ([]byte, error) {
+	return s.write(ctx, s.opts.BucketCount, bucket, fn, args)
+}
+
+func (s *Storage) write(ctx context.Context, count uint32, bucket shard.BucketID, fn string, args []byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return wait(ctx, func(done func([]byte, error)) { s.WriteAsync(bucket, fn, args, done) })
+	return wait(ctx, func(done func([]byte, error)) { s.writeAsync(count, bucket, fn, args, done) })
 }
 
 func wait(ctx context.Context, start func(done func([]byte, error))) ([]byte, error) {
@@ -171,20 +193,28 @@ func wait(ctx context.Context, start func(done func([]byte, error))) ([]byte, er
 // Read runs a read function on the master's rows: it sees every write that ended before.
 // NON_MASTER when this member is not the master.
 func (s *Storage) Read(ctx context.Context, bucket shard.BucketID, fn string, args []byte) (result []byte, err error) {
+	return s.read(ctx, s.opts.BucketCount, bucket, fn, args)
+}
+
+func (s *Storage) read(ctx context.Context, count uint32, bucket shard.BucketID, fn string, args []byte) (result []byte, err error) {
 	if err := s.checkMaster(ctx, bucket); err != nil {
 		return nil, err
 	}
-	return s.ReadAny(ctx, bucket, fn, args)
+	return s.readAny(ctx, count, bucket, fn, args)
 }
 
 // ReadAny runs a read function on this member's rows of this moment, which are older than
 // the master's when it is not the master.
 func (s *Storage) ReadAny(ctx context.Context, bucket shard.BucketID, fn string, args []byte) (result []byte, err error) {
+	return s.readAny(ctx, s.opts.BucketCount, bucket, fn, args)
+}
+
+func (s *Storage) readAny(ctx context.Context, count uint32, bucket shard.BucketID, fn string, args []byte) (result []byte, err error) {
 	f, ok := s.reads[fn]
 	if !ok {
 		return nil, notFound(bucket, fn, "read")
 	}
-	err = s.ViewAny(ctx, bucket, func(v *View) error {
+	err = s.viewAny(ctx, count, bucket, func(v *View) error {
 		result, err = callRead(f, v, fn, args)
 		return err
 	})
@@ -218,32 +248,51 @@ func (s *Storage) checkMaster(ctx context.Context, bucket shard.BucketID) error 
 // View calls fn with a view of a bucket's rows on the master at this moment: with every write
 // that ended before. NON_MASTER when this member is not the master.
 func (s *Storage) View(ctx context.Context, bucket shard.BucketID, fn func(*View) error) error {
+	return s.view(ctx, s.opts.BucketCount, bucket, fn)
+}
+
+func (s *Storage) view(ctx context.Context, count uint32, bucket shard.BucketID, fn func(*View) error) error {
 	if err := s.checkMaster(ctx, bucket); err != nil {
 		return err
 	}
-	return s.ViewAny(ctx, bucket, fn)
+	return s.viewAny(ctx, count, bucket, fn)
 }
 
 // ViewAny calls fn with a view of this member's rows of a bucket at this moment, which holds every
 // write whose done has run here.
 func (s *Storage) ViewAny(ctx context.Context, bucket shard.BucketID, fn func(*View) error) error {
-	if err := s.checkBucket(bucket); err != nil {
-		return err
-	}
+	return s.viewAny(ctx, s.opts.BucketCount, bucket, fn)
+}
+
+func (s *Storage) viewAny(ctx context.Context, count uint32, bucket shard.BucketID, fn func(*View) error) error {
 	for {
+		split, view, err := s.aim(count, bucket)
+		if err != nil {
+			return err
+		}
 		before := s.table.load(bucket)
 		if err := before.state().CheckRead(bucket, s.table.destination(bucket)); err != nil {
 			return err
 		}
+		whole, done := split == nil, false
+		if split != nil {
+			done = split.isDone(view, bucket)
+			whole = split.whole(view, done)
+		}
 		moved := false
-		err := s.eng.View(ctx, func(r engine.Reader) error {
+		err = s.eng.View(ctx, func(r engine.Reader) (err error) {
 			// A state that changed while the view was made says nothing about its rows.
-			if moved = s.table.load(bucket) != before; moved {
+			if moved = s.table.load(bucket) != before || s.splits.state.Load() != split; moved {
 				return nil
+			}
+			if !whole {
+				if r, err = split.reader(r, view, bucket, done); err != nil {
+					return err
+				}
 			}
 			v := s.views.Get().(*View)
 			v.bucket, v.r = bucket, r
-			err := fn(v)
+			err = fn(v)
 			v.r = nil
 			s.views.Put(v)
 			return err
@@ -269,8 +318,18 @@ func (m machine) Reset(r engine.Reader) error {
 	if err := m.s.facts.read(r); err != nil {
 		return err
 	}
+	if err := m.s.splits.read(r); err != nil {
+		return err
+	}
+	if st := m.s.splits.state.Load(); st != nil {
+		m.s.table.grow(st.limit())
+	}
+	m.s.splits.signal()
 	return m.s.table.read(r)
 }
+
+// Doubles implements engine.Doubler.
+func (machine) Doubles() {}
 
 // Apply carries out a command.
 func (m machine) Apply(etx engine.Tx, cmd *engine.Command) ([]byte, error) {
@@ -282,12 +341,22 @@ func (m machine) Apply(etx engine.Tx, cmd *engine.Command) ([]byte, error) {
 	if !ok {
 		return nil, engine.Fatal(fmt.Errorf("the log has a call of function %q, which this version of Switchyard does not know; use the version that wrote it, or a newer one", cmd.Function))
 	}
+	tx := &s.tx
+	tx.tx, tx.r, tx.bucket, tx.time, tx.pair = etx, etx, cmd.Bucket, cmd.Time, nil
+	if split := s.splits.state.Load(); split != nil || cmd.View != 0 {
+		if err := s.aimTx(tx, split, cmd); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.table.load(cmd.Bucket).state().CheckWrite(cmd.Bucket, ""); err != nil {
 		return nil, withDestination(err, s.table.destination(cmd.Bucket))
 	}
-	tx := &s.tx
-	tx.tx, tx.r, tx.bucket, tx.time, tx.capture = etx, etx, cmd.Bucket, cmd.Time, s.captures.of(cmd.Bucket)
-	return callWrite(fn, tx, cmd)
+	tx.capture = s.captures.of(cmd.Bucket)
+	result, err := callWrite(fn, tx, cmd)
+	if tx.pair != nil && errors.Is(err, shard.TransferIsInProgress) {
+		s.splits.hurry(tx.pair.lower)
+	}
+	return result, err
 }
 
 func callWrite(fn WriteFunc, tx *Tx, cmd *engine.Command) (result []byte, err error) {
