@@ -143,11 +143,12 @@ func (f *fixture) work(ctx context.Context, queue string, max int, wait time.Dur
 	}
 }
 
-// forceLoadStory adds 1,000 tasks to 16 partitions, unloads all of them, and returns
-// how long a single new worker, whose one poll comes to the same partition each time,
-// took for the first and for the last.
-func forceLoadStory(t *testing.T, off bool, patience time.Duration) (first, last time.Duration, got int) {
-	f := newFixture(t, newStore(t, ""), func(o *Options) { o.NoForceLoad = off })
+// forceLoadStory adds 1,000 tasks to 16 partitions on so many nodes, unloads all of
+// them, and returns how long a single new worker, whose one poll comes to the same
+// partition each time and takes up to most tasks, took for the first and for the last.
+func forceLoadStory(t *testing.T, nodes, most int, off bool, patience time.Duration) (first, last time.Duration, got int) {
+	_, fs := newCluster(t, nodes, func(id PartitionID) int { return int(id.Number) % nodes }, func(o *Options) { o.NoForceLoad = off })
+	f := fs[0]
 	f.makeQueue("q", 16)
 	for i := range 10 {
 		var tasks []*v1.TaskSpec
@@ -156,12 +157,16 @@ func forceLoadStory(t *testing.T, off bool, patience time.Duration) (first, last
 		}
 		f.add("q", tasks...)
 	}
-	f.unloadAll("q", 16)
+	for n := range int32(16) {
+		_, err := fs[int(n)%nodes].ForceUnloadPartition(f.ctx, &v1.ForceUnloadPartitionRequest{Namespace: "default", Queue: "q", Partition: n})
+		require.NoError(t, err)
+	}
+	at := fs[5%nodes]
 	ctx, stop := context.WithTimeout(f.ctx, patience)
 	defer stop()
 	begin := time.Now()
 	for got < 1000 {
-		resp, err := f.PartitionPollTasks(ctx, &v1.PartitionPollTasksRequest{Header: &v1.PartitionHeader{Partition: 5}, Request: pollRequest("q", 10, 20*time.Second)})
+		resp, err := at.PartitionPollTasks(ctx, &v1.PartitionPollTasksRequest{Header: &v1.PartitionHeader{Partition: 5}, Request: pollRequest("q", most, 20*time.Second)})
 		if ctx.Err() != nil {
 			break
 		}
@@ -179,13 +184,19 @@ func forceLoadStory(t *testing.T, off bool, patience time.Duration) (first, last
 }
 
 func TestForceLoad_brings_a_backlog_of_unloaded_partitions_to_a_single_new_worker(t *testing.T) {
-	first, last, n := forceLoadStory(t, false, 30*time.Second)
+	first, last, n := forceLoadStory(t, 1, 10, false, 30*time.Second)
+	t.Logf("%d tasks, first after %v, last after %v", n, first, last)
+	require.Equal(t, 1000, n)
+}
+
+func TestForceLoad_brings_a_backlog_on_three_nodes_to_a_worker_that_takes_one_task_at_a_time(t *testing.T) {
+	first, last, n := forceLoadStory(t, 3, 1, false, 30*time.Second)
 	t.Logf("%d tasks, first after %v, last after %v", n, first, last)
 	require.Equal(t, 1000, n)
 }
 
 func TestForceLoad_switched_off_leaves_a_backlog_to_luck(t *testing.T) {
-	first, last, n := forceLoadStory(t, true, 2*time.Second)
+	first, last, n := forceLoadStory(t, 1, 10, true, 2*time.Second)
 	t.Logf("%d tasks, first after %v, last after %v", n, first, last)
 	require.Greater(t, n, 0)
 	require.Less(t, n, 500, "without it, the worker gets what the root and its own partition have")

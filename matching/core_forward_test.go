@@ -225,7 +225,7 @@ func TestForward_a_poll_that_came_down_is_no_sign_of_pollers(t *testing.T) {
 	}
 }
 
-func TestForward_a_far_parent_is_offered_at_most_ten_times_a_second(t *testing.T) {
+func TestForward_a_far_parent_is_offered_at_most_ten_times_a_second_what_nobody_takes(t *testing.T) {
 	s := newTree(t, 0, 1)
 	s.nodes[1].put()
 	n := 0
@@ -233,11 +233,34 @@ func TestForward_a_far_parent_is_offered_at_most_ten_times_a_second(t *testing.T
 		if c := s.nodes[1].core; c.fwd.offering {
 			n++
 			s.messages = nil
-			c.offerEnded(offered{taken: true})
+			c.offerEnded(offered{taken: n%2 == 0}) // if a poll came, it could not take what is here
 		}
 		s.pass(2 * time.Millisecond)
 	}
 	require.InDelta(t, 20, n, 1)
+}
+
+func TestForward_a_far_parent_is_offered_a_hundred_times_a_second_what_polls_take(t *testing.T) {
+	s := newTree(t, 0, 1)
+	c := s.nodes[1].core
+	s.nodes[1].put()
+	n := 0
+	offers := func(d time.Duration) int {
+		before := n
+		for range d / time.Millisecond {
+			if c.fwd.offering {
+				n++
+				s.messages = nil
+				c.fwd.pulled = true
+				c.offerEnded(offered{taken: true})
+			}
+			s.pass(time.Millisecond)
+		}
+		return n - before
+	}
+	require.InDelta(t, 50, offers(50*time.Millisecond), 1, "at once, if there were few before")
+	require.InDelta(t, 1055, offers(10*time.Second), 2)
+	require.InDelta(t, 1000, offers(10*time.Second), 1)
 }
 
 func TestForward_a_parent_in_the_same_process_is_not_rationed(t *testing.T) {
