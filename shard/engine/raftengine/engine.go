@@ -156,6 +156,9 @@ func (e *Engine) open(ctx context.Context) error {
 	if err != nil {
 		return &shard.Error{Code: shard.StoreFailed, Err: err}
 	}
+	if err := e.snaps.dropBeyond(at.index); err != nil {
+		return &shard.Error{Code: shard.StoreFailed, Err: err}
+	}
 	if err := e.openLog(e.fs.PathJoin(dir, logDir), at); err != nil {
 		return &shard.Error{Code: shard.StoreFailed, Reason: "the log in " + e.fs.PathJoin(dir, logDir) + " cannot be opened", Err: err}
 	}

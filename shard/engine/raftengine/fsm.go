@@ -23,6 +23,9 @@ type fsm struct {
 	names engine.Names
 	cmd   engine.Command
 
+	// timer runs while a batch is committed, which waits for the disk when that is behind.
+	timer timer
+
 	// at is where the rows stand once batch is committed.
 	at position
 	// applied is the last index whose rows are visible, and appliedTerm its term.
@@ -159,7 +162,10 @@ func (f *fsm) commit() error {
 	f.at.encode((*[positionSize]byte)(op.Value))
 	size := f.batch.Len()
 	start := time.Now()
-	if err := f.batch.Commit(pebble.NoSync); err != nil {
+	f.timer.begin()
+	err := f.batch.Commit(pebble.NoSync)
+	f.timer.end()
+	if err != nil {
 		return fmt.Errorf("rows: %w", err)
 	}
 	f.batch.Reset()

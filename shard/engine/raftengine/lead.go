@@ -33,6 +33,9 @@ type leading struct {
 	// walk is held while proposals are answered that were with Raft when it lost mastership.
 	walk chan struct{}
 
+	// hangs is set while the disk does not answer; see checkDisk.
+	hangs atomic.Bool
+
 	attempt  int  // counts what came from won
 	leads    bool // Raft says so
 	observer *raft.Observer
@@ -146,6 +149,8 @@ func (e *Engine) notMaster() error {
 	case err.Master != "":
 	case !e.bootstrapped():
 		err.Reason = "this member is not part of a group yet"
+	case e.lead.hangs.Load():
+		err.Reason = "its disk hangs"
 	case e.raft.State() == raft.Leader:
 		err.Reason = "it was elected and is catching up"
 	default:
@@ -159,10 +164,10 @@ func (e *Engine) bootstrapped() bool {
 	return len(e.raft.GetConfiguration().Configuration().Servers) > 0
 }
 
-// muteCheck is how often a member that catches up looks whether it has, and watchEvery
-// how often a master looks for members that are silent.
+// tickEvery is how often a member looks whether it has caught up and whether its disk answers,
+// and watchEvery how often a master looks for members that are silent.
 const (
-	muteCheck  = 100 * time.Millisecond
+	tickEvery  = 100 * time.Millisecond
 	watchEvery = 2 * time.Second
 )
 
@@ -174,8 +179,8 @@ func (e *Engine) followLeadership() {
 		e.endMastership()
 		e.publish()
 	}()
-	mute := time.NewTicker(muteCheck)
-	defer mute.Stop()
+	often := time.NewTicker(tickEvery)
+	defer often.Stop()
 	look := time.NewTicker(watchEvery)
 	defer look.Stop()
 	down := e.down
@@ -199,12 +204,13 @@ func (e *Engine) followLeadership() {
 				e.stepDown()
 			}
 		case r := <-e.lead.ready:
-			if r.attempt == e.lead.attempt && e.lead.leads && r.err == nil && e.failure() == nil {
+			if r.attempt == e.lead.attempt && e.lead.leads && r.err == nil && e.failure() == nil && !e.lead.hangs.Load() {
 				e.takeOver(r.value)
 			}
 		case <-e.lead.wake:
-		case <-mute.C:
+		case <-often.C:
 			e.checkVoice()
+			e.checkDisk()
 			continue
 		case <-look.C:
 			e.lookForSilent(silent)

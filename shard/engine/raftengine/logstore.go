@@ -21,8 +21,8 @@ type timedLog struct {
 	several atomic.Bool
 	tail    tail
 	marks   marks
-	// began is when the storing that is under way began, in nanoseconds, 0 for none.
-	began atomic.Int64
+	// timer runs while Raft waits for the disk.
+	timer timer
 }
 
 func (t *timedLog) StoreLogs(logs []*raft.Log) error {
@@ -30,9 +30,9 @@ func (t *timedLog) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	start := time.Now()
-	t.began.Store(start.UnixNano())
+	t.timer.begin()
 	err := t.logStore.StoreLogs(logs)
-	t.began.Store(0)
+	t.timer.end()
 	if err != nil {
 		t.e.fail(fmt.Errorf("log: %w", err))
 		return err
@@ -51,15 +51,6 @@ func (t *timedLog) StoreLogs(logs []*raft.Log) error {
 		t.tail.add(logs)
 	}
 	return nil
-}
-
-// syncing returns how long the storing that is under way has taken, 0 when there is none.
-func (t *timedLog) syncing() time.Duration {
-	began := t.began.Load()
-	if began == 0 {
-		return 0
-	}
-	return time.Since(time.Unix(0, began))
 }
 
 func (t *timedLog) StoreLog(l *raft.Log) error { return t.StoreLogs([]*raft.Log{l}) }
@@ -113,7 +104,7 @@ func (t *timedLog) spare(from, to uint64) uint64 {
 		keep = at
 	}
 	if need := t.e.neededBy(); need < keep {
-		keep = max(need, t.marks.back(to, lagFactor*t.e.opts.TrailingBytes))
+		keep = min(keep, max(need, t.marks.back(to, lagFactor*t.e.opts.TrailingBytes)))
 	}
 	if keep <= from {
 		return from - 1
@@ -156,8 +147,15 @@ func (f fatalStable) check(err error) error {
 	return err
 }
 
-func (f fatalStable) Set(key, value []byte) error { return f.check(f.StableStore.Set(key, value)) }
+func (f fatalStable) Set(key, value []byte) error {
+	f.e.log.timer.begin()
+	defer f.e.log.timer.end()
+	return f.check(f.StableStore.Set(key, value))
+}
+
 func (f fatalStable) SetUint64(key []byte, v uint64) error {
+	f.e.log.timer.begin()
+	defer f.e.log.timer.end()
 	return f.check(f.StableStore.SetUint64(key, v))
 }
 

@@ -240,12 +240,15 @@ func (e *Engine) addMember(ctx context.Context, at *mastership, m engine.Member)
 	return e.await(ctx, e.raft.AddVoter(id, address, 0, enqueue(ctx)))
 }
 
-// awaitProgress waits until a member has the log up to index.
+// awaitProgress waits until a member has the log up to index, and says that it takes part in
+// elections: a vote of one that does not would only count against the group.
 func (e *Engine) awaitProgress(ctx context.Context, at *mastership, id string, index uint64) error {
+	from := e.opts.Transport.Stamp()
 	for {
 		changed := e.opts.Transport.Changed()
 		match, contact := e.opts.Transport.Progress(id, at.term)
-		if match >= index {
+		voice := e.opts.Transport.Confirmed(id, at.term) > from
+		if match >= index && voice {
 			return nil
 		}
 		select {
@@ -257,6 +260,9 @@ func (e *Engine) awaitProgress(ctx context.Context, at *mastership, id string, i
 		case <-ctx.Done():
 			if contact.IsZero() {
 				return &shard.Error{Code: shard.UnreachableReplica, Reason: fmt.Sprintf("member %s did not answer", id), Err: ctx.Err()}
+			}
+			if match >= index {
+				return &shard.Error{Code: shard.OutOfSync, Reason: fmt.Sprintf("member %s has the log, and does not take part in elections yet", id), Err: ctx.Err()}
 			}
 			return &shard.Error{Code: shard.OutOfSync, Reason: fmt.Sprintf("member %s has the log up to %d of %d", id, match, index), Err: ctx.Err()}
 		}
@@ -300,22 +306,9 @@ func (e *Engine) handOver(ctx context.Context, m *mastership, id string) error {
 	if id == e.id() {
 		return nil
 	}
-	var target *raft.Server
-	voters := 0
-	for _, s := range e.servers() {
-		if s.Suffrage != raft.Voter || string(s.ID) == e.id() {
-			continue
-		}
-		voters++
-		if string(s.ID) == id {
-			target = &s
-		}
-	}
-	if id != "" && target == nil {
-		return &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("there is no other member %s with a vote", id)}
-	}
-	if voters == 0 {
-		return &shard.Error{Code: shard.InvalidConfig, Reason: "there is no other member with a vote"}
+	target, err := e.successor(ctx, m, id)
+	if err != nil || target == nil {
+		return err
 	}
 	// Raft refuses commands during a hand-over; so it is given none.
 	settled := e.queue.pause()
@@ -329,15 +322,8 @@ func (e *Engine) handOver(ctx context.Context, m *mastership, id string) error {
 	case <-wait.Done():
 		return &shard.Error{Code: shard.OutOfSync, Reason: "what was under way to the other members did not end in time", Err: wait.Err()}
 	}
-	var err error
 	for range handOverTries {
-		var f raft.Future
-		if target == nil {
-			f = e.raft.LeadershipTransfer()
-		} else {
-			f = e.raft.LeadershipTransferToServer(target.ID, target.Address)
-		}
-		if err = e.await(ctx, f); err == nil {
+		if err = e.await(ctx, e.raft.LeadershipTransferToServer(target.ID, target.Address)); err == nil {
 			return e.awaitSuccessor(ctx, m)
 		}
 		if ctx.Err() != nil || e.lead.master.Load() != m {
@@ -348,6 +334,51 @@ func (e *Engine) handOver(ctx context.Context, m *mastership, id string) error {
 		return e.awaitSuccessor(ctx, m)
 	}
 	return &shard.Error{Code: shard.UnreachableReplica, Reason: "the other member did not take over", Err: err}
+}
+
+// successor waits until the member id, or any when id is empty, answers and takes part in
+// elections, and returns the one that has most of the log. It returns nothing when this
+// member is not the master any more.
+func (e *Engine) successor(ctx context.Context, m *mastership, id string) (*raft.Server, error) {
+	t := e.opts.Transport
+	from := t.Stamp()
+	patience := time.NewTimer(settleTimeout)
+	defer patience.Stop()
+	for {
+		changed := t.Changed()
+		var best *raft.Server
+		var most uint64
+		voters := 0
+		for _, s := range e.servers() {
+			if s.Suffrage != raft.Voter || string(s.ID) == e.id() || id != "" && string(s.ID) != id {
+				continue
+			}
+			voters++
+			match, _ := t.Progress(string(s.ID), m.term)
+			if t.Confirmed(string(s.ID), m.term) > from && (best == nil || match > most) {
+				best, most = &s, match
+			}
+		}
+		switch {
+		case voters == 0 && id != "":
+			return nil, &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("there is no other member %s with a vote", id)}
+		case voters == 0:
+			return nil, &shard.Error{Code: shard.InvalidConfig, Reason: "there is no other member with a vote"}
+		case best != nil:
+			return best, nil
+		}
+		select {
+		case <-changed:
+		case <-m.lost:
+			return nil, nil
+		case <-patience.C:
+			return nil, &shard.Error{Code: shard.UnreachableReplica, Reason: "no other member answers that may become the master"}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-e.stop:
+			return nil, errClosed()
+		}
+	}
 }
 
 // awaitSuccessor waits until this member knows the new master. It is enough that it is not

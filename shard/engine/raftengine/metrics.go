@@ -21,6 +21,7 @@ type metrics struct {
 	elected      atomic.Int64
 	deposed      atomic.Int64
 	barriers     atomic.Int64
+	hangs        atomic.Int64
 
 	appendTime histogram // storing a batch of entries in the log, sync included
 	appendSize histogram // entries of such a batch

@@ -14,6 +14,8 @@ var (
 	descElected  = desc("elections_won_total", "Times that this member was elected.")
 	descDeposed  = desc("masterships_lost_total", "Times that this member stopped being the master.")
 	descBarriers = desc("read_barriers_total", "Times that the other members were asked whether this one is still the master, for reads.")
+	descHangs    = desc("disk_hangs_total", "Times that one write took longer than the limit, so that a master of several gives up.")
+	descHanging  = desc("disk_waiting_seconds", "How long the write that is under way has been waiting for the disk.")
 	descSent     = desc("snapshots_sent_total", "Snapshots sent to other members.")
 	descReceived = desc("snapshots_received_total", "Snapshots received from the master.")
 	descLag      = prometheus.NewDesc("switchyard_store_replication_lag_entries", "Log entries that a member has not acknowledged, on the master.", []string{"member"}, nil)
@@ -37,6 +39,9 @@ func (e *Engine) collectGroup(ch chan<- prometheus.Metric, st engine.Status) {
 	gauge(descMembers, float64(len(st.Members)))
 	count(descElected, e.metrics.elected.Load())
 	count(descDeposed, e.metrics.deposed.Load())
+	count(descHangs, e.metrics.hangs.Load())
+	waiting, _ := e.hanging()
+	gauge(descHanging, waiting.Seconds())
 	if e.opts.Transport == nil {
 		return
 	}

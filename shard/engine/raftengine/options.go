@@ -61,6 +61,9 @@ type Options struct {
 	// how long an election may take before it is tried again, at least HeartbeatTimeout,
 	// which is its default.
 	HeartbeatTimeout, LeaseTimeout, ElectionTimeout time.Duration
+	// HangTimeout is how long one write to the disk may take before Status warns, and before
+	// a master of several lets another member take its place (default 5 s, 10 ms to 10 m).
+	HangTimeout time.Duration
 	// TrailingBytes is how much of the log stays behind a snapshot for members that were
 	// away for a short time (default half of SnapshotBytes). For members that answer and
 	// lag behind it is up to four times as much. Others get a snapshot. A group of one
@@ -204,6 +207,12 @@ func (o *Options) setTimeouts() error {
 	}
 	if o.ElectionTimeout == 0 {
 		o.ElectionTimeout = o.HeartbeatTimeout
+	}
+	if o.HangTimeout == 0 {
+		o.HangTimeout = 5 * time.Second
+	}
+	if o.HangTimeout < 10*time.Millisecond || o.HangTimeout > 10*time.Minute {
+		return &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("hang timeout %v is not between 10ms and 10m", o.HangTimeout)}
 	}
 	if o.HeartbeatTimeout < 10*time.Millisecond || o.HeartbeatTimeout > time.Minute {
 		return &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("heartbeat timeout %v is not between 10ms and 1m", o.HeartbeatTimeout)}

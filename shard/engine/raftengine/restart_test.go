@@ -148,6 +148,7 @@ func TestSnapshot_isTakenByBytesAndCutsTheLog(t *testing.T) {
 	if err != nil || len(dirs) == 0 || len(dirs) > 2 {
 		t.Errorf("%d snapshots in the folder, %v", len(dirs), err)
 	}
+	o.SnapshotBytes = 1 << 40 // no other one is begun at the start
 	e = mustOpen(t, o)
 	if n, _ := contents(t, e); n != added {
 		t.Errorf("count %d, want %d", n, added)

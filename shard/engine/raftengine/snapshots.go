@@ -93,6 +93,20 @@ func openSnapshots(fsys vfs.FS, dir string) (*snapshotStore, error) {
 	return s, nil
 }
 
+// dropBeyond removes a snapshot that holds more than the rows, which stand at index. It came
+// from another member, and a crash came before its rows were taken over: Raft must not start
+// from there. The log goes on from the rows, and the master sends what is missing again.
+func (s *snapshotStore) dropBeyond(index uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == nil || s.newest.Index <= index {
+		return nil
+	}
+	id := s.newest.ID
+	s.newest = nil
+	return errors.Join(s.fs.RemoveAll(s.fs.PathJoin(s.dir, id)), syncDir(s.fs, s.dir))
+}
+
 func (s *snapshotStore) read(name string) (*raft.SnapshotMeta, error) {
 	f, err := s.fs.Open(s.fs.PathJoin(s.dir, name, snapshotMeta))
 	if err != nil {

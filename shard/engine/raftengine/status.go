@@ -9,10 +9,6 @@ import (
 	"github.com/switchyard-dev/switchyard/shard/engine"
 )
 
-// slowSync is the time of one sync of the log after which an operator should look at the
-// disk.
-const slowSync = 5 * time.Second
-
 // Status implements engine.Engine.
 func (e *Engine) Status() engine.Status {
 	s := engine.Status{
@@ -31,12 +27,11 @@ func (e *Engine) Status() engine.Status {
 		s.Warning = "this member started without data and has not caught up: it takes no part in elections"
 	}
 	s.InFlight, s.InFlightBytes = e.queue.inFlight()
-	if e.wal != nil {
+	if d, what := e.hanging(); d > e.opts.HangTimeout {
+		s.Warning = fmt.Sprintf("the disk hangs: writing to %s has taken %v so far", what, d.Round(time.Second))
+	} else if e.wal != nil {
 		if low := e.wal.Status().LowSpace; low != nil {
 			s.Warning = "the disk is full: the log goes on until its current file is full: " + low.Error()
-		}
-		if d := e.log.syncing(); d > slowSync {
-			s.Warning = fmt.Sprintf("the disk is slow: writing to the log has taken %v so far", d.Round(time.Second))
 		}
 	}
 	if e.closing.Load() {

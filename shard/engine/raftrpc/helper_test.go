@@ -104,6 +104,7 @@ type node struct {
 	fsm       *sums
 	server    *grpc.Server
 	mute      atomic.Bool
+	hangs     atomic.Bool
 	mu        sync.Mutex
 	cluster   string
 	installed atomic.Int64
@@ -126,6 +127,8 @@ func (n *node) Adopt(id string) error {
 }
 
 func (n *node) Voice() bool { return !n.mute.Load() }
+
+func (n *node) Hangs() bool { return n.hangs.Load() }
 
 func (n *node) Heard(uint64, uint64) {}
 

@@ -149,6 +149,9 @@ func (t *Transport) Heartbeat(id string, address string, term uint64) error {
 }
 
 func (t *Transport) heartbeat(id raft.ServerID, address raft.ServerAddress, term uint64) (*v1.HeartbeatResponse, error) {
+	if t.hangs() {
+		return nil, errHangs
+	}
 	stamp := t.progress.begin()
 	var resp *v1.HeartbeatResponse
 	p, err := t.control(id, address, t.opts.HeartbeatTimeout, func(ctx context.Context, c v1.RaftServiceClient) (err error) {
@@ -175,18 +178,41 @@ func (t *Transport) AppendEntries(id raft.ServerID, address raft.ServerAddress, 
 		*resp = raft.AppendEntriesResponse{RPCHeader: header(string(id)), Term: r.GetTerm(), LastLog: r.GetLastIndex(), Success: r.GetSuccess()}
 		return nil
 	}
-	p, err := t.peer(id, address)
-	if err != nil {
-		return err
-	}
-	c, err := p.client(&p.data)
-	if err != nil {
-		return err
-	}
 	limit(req)
 	ctx, cancel := context.WithTimeout(t.ctx, t.opts.AppendTimeout)
 	defer cancel()
-	stream, err := c.AppendEntries(ctx)
+	// Raft waits longer after each failure, up to ten seconds. A member that comes back must
+	// not wait that long, so what fails because it cannot be reached is tried again here.
+	for {
+		if t.hangs() {
+			return errHangs
+		}
+		err := t.appendOnce(ctx, id, address, req, resp)
+		if err == nil || !unreachable(err) || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-time.After(reachPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// reachPause is the pause between two tries to reach a member with entries.
+const reachPause = 50 * time.Millisecond
+
+// unreachable tells whether a call failed because there is no connection.
+func unreachable(err error) bool {
+	code := status.Code(err)
+	return errors.Is(err, errDropped) || code == codes.Unavailable || code == codes.Canceled
+}
+
+// appendOnce sends a request with entries on a stream of its own.
+func (t *Transport) appendOnce(ctx context.Context, id raft.ServerID, address raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := t.openEntries(ctx, id, address)
 	if err != nil {
 		return err
 	}
@@ -199,6 +225,24 @@ func (t *Transport) AppendEntries(id raft.ServerID, address raft.ServerAddress, 
 	}
 	t.appended(id, req, r, resp)
 	return stream.CloseSend()
+}
+
+// openEntries opens a stream of entries to a member.
+func (t *Transport) openEntries(ctx context.Context, id raft.ServerID, address raft.ServerAddress) (v1.RaftService_AppendEntriesClient, error) {
+	c, err := t.data(id, address)
+	if err != nil {
+		return nil, err
+	}
+	return c.AppendEntries(ctx)
+}
+
+// data returns the stub of a member's lane for entries and snapshots.
+func (t *Transport) data(id raft.ServerID, address raft.ServerAddress) (v1.RaftServiceClient, error) {
+	p, err := t.peer(id, address)
+	if err != nil {
+		return nil, err
+	}
+	return p.client(&p.data)
 }
 
 // sendEntries sends one request; first says that it is the first one of the stream.
@@ -258,6 +302,9 @@ func (t *Transport) RequestPreVote(id raft.ServerID, address raft.ServerAddress,
 func (t *Transport) vote(id raft.ServerID, address raft.ServerAddress, req *v1.RequestVoteRequest) (r *v1.RequestVoteResponse, err error) {
 	if h := t.attached(); h == nil || !h.Voice() {
 		return nil, errNoVoice
+	}
+	if t.hangs() {
+		return nil, errHangs
 	}
 	_, err = t.control(id, address, t.opts.VoteTimeout, func(ctx context.Context, c v1.RaftServiceClient) (err error) {
 		req.Sender = t.sender(id)

@@ -45,16 +45,8 @@ func (f *future) Response() *raft.AppendEntriesResponse { return f.resp }
 
 // AppendEntriesPipeline implements raft.Transport.
 func (t *Transport) AppendEntriesPipeline(id raft.ServerID, address raft.ServerAddress) (raft.AppendPipeline, error) {
-	p, err := t.peer(id, address)
-	if err != nil {
-		return nil, err
-	}
-	c, err := p.client(&p.data)
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithCancel(t.ctx)
-	stream, err := c.AppendEntries(ctx)
+	stream, err := t.openEntries(ctx, id, address)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -74,6 +66,9 @@ var errPipeline = errors.New("the stream of entries to the member has ended")
 
 // AppendEntries implements raft.AppendPipeline. Raft calls it from one goroutine.
 func (l *pipeline) AppendEntries(req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	if l.t.hangs() {
+		return nil, errHangs
+	}
 	f := &future{req: req, resp: resp, size: limit(req), start: time.Now()}
 	for !l.admit(f.size) {
 		select {

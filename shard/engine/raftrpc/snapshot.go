@@ -23,11 +23,7 @@ const (
 
 // InstallSnapshot implements raft.Transport.
 func (t *Transport) InstallSnapshot(id raft.ServerID, address raft.ServerAddress, req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	p, err := t.peer(id, address)
-	if err != nil {
-		return err
-	}
-	c, err := p.client(&p.data)
+	c, err := t.data(id, address)
 	if err != nil {
 		return err
 	}

@@ -103,6 +103,9 @@ type Host interface {
 	Adopt(clusterID string) error
 	// Voice tells whether this member may vote and be elected.
 	Voice() bool
+	// Hangs tells whether this member waits for its disk for so long that it must not be the
+	// master: it sends no entries, heartbeats or requests for votes then.
+	Hangs() bool
 	// Heard tells of entries from the master of that term, and of what it said is committed.
 	Heard(term, commitIndex uint64)
 	// Keepalive tells whether a heartbeat of that term changes nothing: this member
@@ -141,6 +144,7 @@ var (
 
 var (
 	errClosed  = errors.New("the transport of the Raft group is closed")
+	errHangs   = errors.New("the disk of this member hangs, so it neither leads nor stands for election")
 	errNoVoice = errors.New("this member has not caught up since it started without its data, and does not take part in elections until then")
 )
 
@@ -181,6 +185,12 @@ func (t *Transport) attached() Host {
 		return *h
 	}
 	return nil
+}
+
+// hangs tells whether this member must keep silent.
+func (t *Transport) hangs() bool {
+	h := t.attached()
+	return h != nil && h.Hangs()
 }
 
 // Consumer implements raft.Transport.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -45,8 +46,15 @@ type member struct {
 	id, dir string
 	address string
 	engine  *raftengine.Engine
+	tr      *raftrpc.Transport
 	server  *grpc.Server
 	served  chan error
+	// options changes those of the engine, when it is not nil.
+	options func(raftengine.Options) raftengine.Options
+	// dial is appended to the options of connections to other members.
+	dial []grpc.DialOption
+	// fatal gets why an engine failed.
+	fatal chan error
 	// cut closes the network in both directions while it is set.
 	cut *atomic.Bool
 }
@@ -96,19 +104,20 @@ func testContext(t *testing.T) context.Context {
 }
 
 func newMember(t *testing.T, id string) *member {
-	m := &member{t: t, id: id, dir: filepath.Join(t.TempDir(), id), cut: new(atomic.Bool)}
+	m := idleMember(t, id)
 	m.start()
+	return m
+}
+
+// idleMember is a member that has to be started.
+func idleMember(t *testing.T, id string) *member {
+	m := &member{t: t, id: id, dir: filepath.Join(t.TempDir(), id), cut: new(atomic.Bool), fatal: make(chan error, 16)}
 	t.Cleanup(func() { m.kill() })
 	return m
 }
 
 // start starts the member's engine on what is in its folder.
 func (m *member) start() {
-	m.t.Helper()
-	m.startWith(nil)
-}
-
-func (m *member) startWith(change func(*raftengine.Options)) {
 	m.t.Helper()
 	at := m.address
 	if at == "" {
@@ -119,25 +128,32 @@ func (m *member) startWith(change func(*raftengine.Options)) {
 		m.t.Fatal(err)
 	}
 	m.address = l.Addr().String()
-	tr, err := raftrpc.New(raftrpc.Options{ID: m.id, ReplicaSet: "set-1", Address: m.address, DialOptions: m.dialOptions()})
+	m.tr, err = raftrpc.New(raftrpc.Options{ID: m.id, ReplicaSet: "set-1", Address: m.address, DialOptions: append(m.dialOptions(), m.dial...)})
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	o := raftengine.Options{
-		Dir: m.dir, Machine: list{}, BucketCount: 16, Transport: tr, Logger: nil,
+		Dir: m.dir, Machine: list{}, BucketCount: 16, Transport: m.tr, OnFatal: m.failed,
 		HeartbeatTimeout: 500 * time.Millisecond, ElectionTimeout: 500 * time.Millisecond,
 	}
-	if change != nil {
-		change(&o)
+	if m.options != nil {
+		o = m.options(o)
 	}
 	if m.engine, err = raftengine.Open(testContext(m.t), o); err != nil {
 		m.t.Fatal(err)
 	}
 	m.server = grpc.NewServer()
-	tr.Register(m.server)
+	m.tr.Register(m.server)
 	m.served = make(chan error, 1)
 	server, served := m.server, m.served
 	go func() { served <- server.Serve(gate{l, m.cut}) }()
+}
+
+func (m *member) failed(err error) {
+	select {
+	case m.fatal <- err:
+	default:
+	}
 }
 
 // kill ends the member without a goodbye and without a flush.
@@ -256,4 +272,51 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// addMany adds rows through the master, many at once.
+func (g *group) addMany(names []string) {
+	g.t.Helper()
+	m := g.master()
+	answers := make(chan error, len(names))
+	for _, name := range names {
+		m.engine.Propose(engine.Command{Function: "add", Bucket: 1, Args: []byte(name)}, func(_ []byte, err error) { answers <- err })
+	}
+	for range names {
+		select {
+		case err := <-answers:
+			if err != nil {
+				g.t.Fatal(err)
+			}
+		case <-time.After(time.Minute):
+			g.t.Fatal("a command has no answer")
+		}
+	}
+}
+
+// outrun adds rows until the log of the master, which has smallLog, is cut behind what a
+// member that is away has.
+func (g *group) outrun(prefix string) (added []string) {
+	g.t.Helper()
+	const chunk, enough = 500, 2000
+	for g.master().engine.Status().SnapshotAt < enough {
+		if len(added) > 100*chunk {
+			g.t.Fatal("no snapshot is taken")
+		}
+		var names []string
+		for i := range chunk {
+			names = append(names, fmt.Sprintf("%s%06d%s", prefix, len(added)+i, filler))
+		}
+		g.addMany(names)
+		added = append(added, names...)
+	}
+	return added
+}
+
+var filler = strings.Repeat("x", 200)
+
+// smallLog makes snapshots come often and leave little of the log.
+func smallLog(o raftengine.Options) raftengine.Options {
+	o.SnapshotBytes, o.TrailingBytes, o.MemTableBytes = 64<<10, 1, 256<<10
+	return o
 }
