@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"time"
 
 	"github.com/switchyard-dev/switchyard/frontend"
@@ -39,8 +38,14 @@ const (
 type Config struct {
 	// Listen is the address to listen on, "host:port"; port 0 picks a free one.
 	Listen string `yaml:"listen"`
-	// Roles says what the node runs. All three must be on for now.
+	// Advertise is where clients reach the node, "host:port", if that is not Listen.
+	Advertise string `yaml:"advertise"`
+	// Roles says what the node runs. A node by itself runs all three.
 	Roles []string `yaml:"roles"`
+	// Node says which node this is.
+	Node NodeConfig `yaml:"node"`
+	// Cluster makes the node part of a cluster.
+	Cluster ClusterConfig `yaml:"cluster"`
 	// DataDir is the folder of the node's data; it is made when missing.
 	DataDir string `yaml:"data_dir"`
 	// Memory keeps all data in memory: it is gone when the node stops.
@@ -66,6 +71,8 @@ type Config struct {
 	Matching MatchingConfig `yaml:"matching"`
 	// Storage tunes the storage engine.
 	Storage StorageConfig `yaml:"storage"`
+	// Rebalancer spreads the buckets over the replica sets.
+	Rebalancer RebalancerConfig `yaml:"rebalancer"`
 	// Limits bounds requests and work in progress.
 	Limits frontend.Limits `yaml:"limits"`
 }
@@ -84,6 +91,9 @@ type MatchingConfig struct {
 	// Partitions is how many a new queue has that does not say. 0 is 1 on a node by
 	// itself, where more only cost, and matching.DefaultPartitions in a cluster.
 	Partitions int `yaml:"partitions"`
+	// Spread is how many partitions of a queue are laid on successive nodes of the ring;
+	// 0 places each by itself. All nodes of a cluster must have the same.
+	Spread SpreadConfig `yaml:"spread"`
 	// IdleTime without use after which a partition leaves memory.
 	IdleTime time.Duration `yaml:"idle_time"`
 	// MaxPartitions is the most partitions in memory on the node.
@@ -132,6 +142,7 @@ func DefaultConfig() Config {
 		ShutdownTimeout:  10 * time.Second,
 		Log:              LogConfig{Level: "info", Format: "text"},
 		Matching: MatchingConfig{
+			Spread:        SpreadConfig{Size: 8},
 			IdleTime:      5 * time.Minute,
 			MaxPartitions: 100_000,
 			Leases:        100_000,
@@ -142,6 +153,14 @@ func DefaultConfig() Config {
 			PendingBytes:  32 << 20,
 			PollBytes:     3_500_000,
 		},
+		Cluster: ClusterConfig{
+			Listen:       DefaultClusterListen,
+			Gossip:       DefaultGossip,
+			ReplicaSet:   "s1",
+			AlignChanges: time.Second,
+			Detection:    2 * time.Second,
+		},
+		Rebalancer: RebalancerConfig{Threshold: 1, MaxSending: 100, MaxReceiving: 100, MaxSendingBytes: 64 << 20},
 		Storage: StorageConfig{
 			BlockCacheBytes:  64 << 20,
 			MemtableBytes:    64 << 20,
@@ -165,10 +184,8 @@ func (c Config) Validate() error {
 			return fmt.Errorf("roles: %q is not a role; known are frontend, matching, storage", r)
 		}
 	}
-	for _, r := range []string{RoleFrontend, RoleMatching, RoleStorage} {
-		if !slices.Contains(c.Roles, r) {
-			return fmt.Errorf("roles: %s is missing; a node must run frontend, matching and storage, as there are no clusters yet", r)
-		}
+	if err := c.validateCluster(); err != nil {
+		return err
 	}
 	if c.DataDir == "" && !c.Memory {
 		return errors.New("data_dir: it is empty; name a folder, or set memory")

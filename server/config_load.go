@@ -150,7 +150,7 @@ func checkKeys(node *yaml.Node, t reflect.Type, prefix string) error {
 // nearest suggests the setting that name was probably meant to be.
 func nearest(name string) string {
 	best, bestDistance := "", len(name)/2+1
-	candidates := []string{"log", "matching", "storage", "limits"}
+	candidates := []string{"log", "matching", "storage", "limits", "node", "cluster", "rebalancer"}
 	for _, s := range Settings() {
 		candidates = append(candidates, s.Name)
 	}
@@ -236,6 +236,12 @@ func set(v reflect.Value, text string) error {
 				*p = append(*p, part)
 			}
 		}
+	case *float64:
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return errors.New("it must be a number")
+		}
+		*p = n
 	case *int, *int64:
 		n, err := strconv.ParseInt(text, 0, v.Type().Bits())
 		if err != nil {

@@ -15,35 +15,42 @@ import (
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine"
 	"github.com/switchyard-dev/switchyard/shard/engine/raftengine"
+	"github.com/switchyard-dev/switchyard/shard/engine/raftrpc"
 	"github.com/switchyard-dev/switchyard/shard/router"
 	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
-// replicaSet is the name of the one replica set that a node has for now.
-const replicaSet = "main"
+// loneReplicaSet is the name of the one replica set of a node by itself.
+const loneReplicaSet = "main"
 
 // openTimeout bounds the recovery of the store at start.
 const openTimeout = 5 * time.Minute
 
-// node is the core of a node: the task queues over the router over the store.
+// node is the core of a node by itself: the task queues over the router over the store.
 type node struct {
 	*matching.Engine
 	storage *storage.Storage
 }
 
-// openNode opens the store, or makes it, and starts the queues over it.
-func openNode(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ core, err error) {
+// openNode opens what the node runs.
+func openNode(c Config, logger *slog.Logger, reg prometheus.Registerer) (core, error) {
+	if c.clustered() {
+		return openMember(c, logger, reg)
+	}
+	return openLone(c, logger, reg)
+}
+
+// openLone opens the store, or makes it, and starts the queues over it.
+func openLone(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ core, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
-	functions := storage.NewRegistry()
-	matching.RegisterFunctions(functions)
 	store, err := storage.Open(ctx, storage.Options{
-		Registry:    functions,
+		Registry:    functions(),
 		BucketCount: uint32(c.BucketCount),
-		ReplicaSet:  replicaSet,
+		ReplicaSet:  loneReplicaSet,
 		Logger:      logger,
 		OpenEngine: func(ctx context.Context, m engine.Machine) (engine.Engine, error) {
-			return openEngine(ctx, c, m, logger, reg)
+			return openEngine(ctx, c, m, nil, logger, reg)
 		},
 	})
 	if err != nil {
@@ -62,12 +69,30 @@ func openNode(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ core,
 	if err != nil {
 		return nil, err
 	}
-	queues, err := matching.New(matching.Options{
-		Router:           r,
+	o := matchingOptions(c, logger, reg)
+	o.Router = r
+	o.Partitions = max(o.Partitions, 1)
+	queues, err := matching.New(o)
+	if err != nil {
+		return nil, err
+	}
+	return &node{Engine: queues, storage: store}, nil
+}
+
+// functions are what can be called in the store of a node.
+func functions() *storage.Registry {
+	r := storage.NewRegistry()
+	matching.RegisterFunctions(r)
+	return r
+}
+
+// matchingOptions are the options of the queues that the configuration says.
+func matchingOptions(c Config, logger *slog.Logger, reg prometheus.Registerer) matching.Options {
+	return matching.Options{
 		Logger:           logger,
 		Registerer:       reg,
 		AutoCreateQueues: c.AutoCreateQueues,
-		Partitions:       max(c.Matching.Partitions, 1),
+		Partitions:       c.Matching.Partitions,
 		IdleTime:         c.Matching.IdleTime,
 		MaxPartitions:    c.Matching.MaxPartitions,
 		Limits: matching.Limits{
@@ -79,15 +104,12 @@ func openNode(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ core,
 			PendingBytes: c.Matching.PendingBytes,
 			PollBytes:    c.Matching.PollBytes,
 		},
-	})
-	if err != nil {
-		return nil, err
 	}
-	return &node{Engine: queues, storage: store}, nil
 }
 
-// openEngine opens the engine of the store and registers its metrics.
-func openEngine(ctx context.Context, c Config, m engine.Machine, logger *slog.Logger, reg prometheus.Registerer) (engine.Engine, error) {
+// openEngine opens the engine of the store and registers its metrics. tr leads to the other
+// members of its group, nil for a group of one.
+func openEngine(ctx context.Context, c Config, m engine.Machine, tr *raftrpc.Transport, logger *slog.Logger, reg prometheus.Registerer) (engine.Engine, error) {
 	durability := raftengine.Fsync
 	if c.Durability == DurabilityInterval {
 		durability = raftengine.Interval
@@ -96,6 +118,8 @@ func openEngine(ctx context.Context, c Config, m engine.Machine, logger *slog.Lo
 		Dir:              c.DataDir,
 		Memory:           c.Memory,
 		Machine:          m,
+		ClusterID:        c.Cluster.ID,
+		Transport:        tr,
 		BucketCount:      uint32(c.BucketCount),
 		Durability:       durability,
 		SyncInterval:     c.SyncInterval,

@@ -50,7 +50,7 @@ type Server struct {
 	http     *http.Server
 	listener net.Listener
 
-	red      bool // the store took no calls at the last look
+	status   atomic.Pointer[error] // what core.Status returned at the last look
 	stopping atomic.Bool
 	started  atomic.Bool // by Run, or Close instead
 }
@@ -120,13 +120,17 @@ func stopCore(c core, timeout time.Duration) error {
 // Addr returns the address that the node listens on.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Ready returns nil when the node takes calls, and otherwise why not.
+// Ready returns nil when the node takes calls, and otherwise why not. It may be
+// older by a fraction of a second.
 func (s *Server) Ready() error {
 	if s.stopping.Load() {
 		return errStopping
 	}
-	return s.core.Status()
+	return *s.status.Load()
 }
+
+var errNoFrontend = reason.New(codes.Unavailable, reason.NotReady, nil,
+	"this node has not the role frontend; ask a node that has it")
 
 var errStopping = reason.New(codes.Unavailable, reason.ShuttingDown, nil, "the node is shutting down")
 
@@ -174,10 +178,16 @@ func (s *Server) Run(ctx context.Context) error {
 // look takes over the state of the store.
 func (s *Server) look() {
 	err := s.core.Status()
-	s.frontend.SetUnavailable(err)
-	if red := err != nil; red != s.red {
-		s.red = red
-		if red {
+	if err == nil && !s.config.has(RoleFrontend) {
+		s.frontend.SetUnavailable(errNoFrontend)
+	} else {
+		s.frontend.SetUnavailable(err)
+	}
+	was := s.status.Swap(&err)
+	if red := err != nil; red != (was != nil && *was != nil) {
+		if red && reason.Of(err) == reason.NotReady {
+			s.logger.Warn("the node takes no calls yet", "err", err)
+		} else if red {
 			s.logger.Error("the node takes no calls", "err", err)
 		} else {
 			s.logger.Info("the node takes calls again")
