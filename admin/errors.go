@@ -81,18 +81,38 @@ func failure(b shard.BucketID, err error) *v1.BucketFailure {
 	return f
 }
 
+// plain is an error of this package: it is one of the store, in words of its own.
+type plain struct {
+	of   *shard.Error
+	text string
+}
+
+func (p *plain) Error() string { return p.text + " (" + p.of.Code.String() + ")" }
+
+// Unwrap returns the error of the store.
+func (p *plain) Unwrap() error { return p.of }
+
 func invalid(format string, args ...any) error {
-	return &shard.Error{Code: shard.InvalidArguments, Reason: fmt.Sprintf(format, args...)}
+	return &plain{&shard.Error{Code: shard.InvalidArguments}, fmt.Sprintf(format, args...)}
 }
 
 func misconfigured(set, format string, args ...any) error {
-	return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: set, Reason: fmt.Sprintf(format, args...)}
+	text := fmt.Sprintf(format, args...)
+	if set != "" {
+		text = "replica set " + set + ": " + text
+	}
+	return &plain{&shard.Error{Code: shard.InvalidConfig, ReplicaSet: set}, text}
 }
 
 func noSet(name string, known []string) error {
-	why := "no replica set is known"
+	text := fmt.Sprintf("there is no replica set %q; none is known", name)
 	if len(known) > 0 {
-		why = "there are " + strings.Join(known, ", ")
+		text = fmt.Sprintf("there is no replica set %q; there are %s", name, strings.Join(known, ", "))
 	}
-	return &shard.Error{Code: shard.NoSuchReplicaSet, ReplicaSet: name, Reason: why}
+	return &plain{&shard.Error{Code: shard.NoSuchReplicaSet, ReplicaSet: name}, text}
+}
+
+// noBucket is the error of a bucket that cannot be.
+func noBucket(b, count uint32) error {
+	return &plain{&shard.Error{Code: shard.NoRouteToBucket, Bucket: shard.BucketID(b), Reason: "numbered"}, fmt.Sprintf("there is no bucket %d: buckets are numbered 1 to %d", b, count)}
 }

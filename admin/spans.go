@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"fmt"
 	"slices"
 
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
@@ -23,7 +22,7 @@ func list(spans []*v1.BucketSpan, count uint32) ([]shard.BucketID, error) {
 		}
 		for _, b := range [...]uint32{first, last} {
 			if b < 1 || b > count {
-				return nil, &shard.Error{Code: shard.NoRouteToBucket, Bucket: shard.BucketID(b), Reason: fmt.Sprintf("there is no bucket %d: buckets are numbered 1 to %d", b, count)}
+				return nil, noBucket(b, count)
 			}
 		}
 		for b := first; b <= last; b++ {

@@ -66,11 +66,13 @@ Exit codes: 0 done; 1 error; 2 wrong usage or argument; 3 not found; 4 refused;
 		&cobra.Group{ID: "server", Title: "Servers:"},
 		&cobra.Group{ID: "tasks", Title: "Tasks:"},
 		&cobra.Group{ID: "manage", Title: "Looking after queues:"},
+		&cobra.Group{ID: "cluster", Title: "Looking after a cluster:"},
 	)
 	for group, cmds := range map[string][]*cobra.Command{
-		"server": {newDevCommand(a), newServerCommand(a), newCheckCommand(a)},
-		"tasks":  {newAddCommand(a), newWorkCommand(a), newTaskCommand(a)},
-		"manage": {newQueueCommand(a), newBenchCommand(a), newSimulateCommand(a)},
+		"server":  {newDevCommand(a), newServerCommand(a), newCheckCommand(a)},
+		"tasks":   {newAddCommand(a), newWorkCommand(a), newTaskCommand(a)},
+		"manage":  {newQueueCommand(a), newBenchCommand(a), newSimulateCommand(a)},
+		"cluster": {newClusterCommand(a), newShardCommand(a)},
 	} {
 		for _, c := range cmds {
 			c.GroupID = group
