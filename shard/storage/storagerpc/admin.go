@@ -111,8 +111,8 @@ func admin[T, Resp any](ctx context.Context, s *Server, of any, operation string
 	return resp, nil
 }
 
-func (s *Server) bucketIDs(ids []uint32) ([]shard.BucketID, error) {
-	n := s.storage.BucketCount()
+func bucketIDs(seen Storage, ids []uint32) ([]shard.BucketID, error) {
+	n := seen.BucketCount()
 	if len(ids) > int(n) {
 		return nil, &shard.Error{Code: shard.InvalidArguments, Reason: fmt.Sprintf("%d buckets are named, there are %d", len(ids), n)}
 	}
@@ -129,7 +129,7 @@ func (s *Server) bucketIDs(ids []uint32) ([]shard.BucketID, error) {
 // SendBuckets implements StorageService.
 func (s *Server) SendBuckets(ctx context.Context, req *v1.SendBucketsRequest) (*v1.SendBucketsResponse, error) {
 	return admin(ctx, s, s.storage, "move buckets", func(ctx context.Context, m Mover) (*v1.SendBucketsResponse, error) {
-		buckets, err := s.bucketIDs(req.GetBuckets())
+		buckets, err := s.bucketIDs(ctx, req.GetBuckets())
 		if err != nil {
 			return nil, err
 		}
@@ -148,7 +148,7 @@ func (s *Server) SendBuckets(ctx context.Context, req *v1.SendBucketsRequest) (*
 // CancelSends implements StorageService.
 func (s *Server) CancelSends(ctx context.Context, req *v1.CancelSendsRequest) (*v1.CancelSendsResponse, error) {
 	return admin(ctx, s, s.storage, "move buckets", func(ctx context.Context, m Mover) (*v1.CancelSendsResponse, error) {
-		buckets, err := s.bucketIDs(req.GetBuckets())
+		buckets, err := s.bucketIDs(ctx, req.GetBuckets())
 		if err != nil {
 			return nil, err
 		}
@@ -159,7 +159,7 @@ func (s *Server) CancelSends(ctx context.Context, req *v1.CancelSendsRequest) (*
 // ChangeBuckets implements StorageService.
 func (s *Server) ChangeBuckets(ctx context.Context, req *v1.ChangeBucketsRequest) (*v1.ChangeBucketsResponse, error) {
 	return admin(ctx, s, s.storage, "change buckets", func(ctx context.Context, c Changer) (*v1.ChangeBucketsResponse, error) {
-		buckets, err := s.bucketIDs(req.GetBuckets())
+		buckets, err := s.bucketIDs(ctx, req.GetBuckets())
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +188,7 @@ const listChunk = 1000
 
 // ListBuckets implements StorageService.
 func (s *Server) ListBuckets(req *v1.ListBucketsRequest, stream grpc.ServerStreamingServer[v1.ListBucketsResponse]) error {
-	_, err := admin(stream.Context(), s, s.storage, "list buckets", func(ctx context.Context, l Lister) (*v1.ListBucketsResponse, error) {
+	_, err := admin(stream.Context(), s, s.seenOr(stream.Context()), "list buckets", func(ctx context.Context, l Lister) (*v1.ListBucketsResponse, error) {
 		resp := &v1.ListBucketsResponse{}
 		err := l.ListBuckets(ctx, func(b *v1.ListBucketsResponse_Bucket) error {
 			if !wanted(b.GetState(), req.GetStates()) || req.GetResting() && b.GetPeer() != "" {
@@ -224,7 +224,7 @@ func wanted(state uint32, states []uint32) bool {
 // CheckBuckets implements StorageService.
 func (s *Server) CheckBuckets(req *v1.CheckBucketsRequest, stream grpc.ServerStreamingServer[v1.CheckBucketsResponse]) error {
 	_, err := admin(stream.Context(), s, s.storage, "check buckets", func(ctx context.Context, l Lister) (*v1.CheckBucketsResponse, error) {
-		buckets, err := s.bucketIDs(req.GetBuckets())
+		buckets, err := s.bucketIDs(ctx, req.GetBuckets())
 		if err != nil {
 			return nil, err
 		}

@@ -46,10 +46,11 @@ var flights = sync.Pool{New: func() any {
 // callStream is one stream of Calls on a server. One goroutine receives, that of the handler
 // sends, and a bounded number runs reads.
 type callStream struct {
-	s      *Server
-	stream grpc.BidiStreamingServer[v1.CallsRequest, v1.CallsResponse]
-	ctx    context.Context
-	wake   chan struct{} // something for the sender
+	s       *Server
+	storage Storage // as the client knows it
+	stream  grpc.BidiStreamingServer[v1.CallsRequest, v1.CallsResponse]
+	ctx     context.Context
+	wake    chan struct{} // something for the sender
 
 	mu      sync.Mutex
 	room    sync.Cond // fewer calls or bytes are in flight, or it is over
@@ -71,11 +72,16 @@ func (s *Server) Calls(stream grpc.BidiStreamingServer[v1.CallsRequest, v1.Calls
 		return err
 	}
 	defer end()
+	storage, leave, err := s.join(ctx)
+	if err != nil {
+		return statusOf(err)
+	}
+	defer leave()
 	// The client learns at once that it is welcome.
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
-	st := &callStream{s: s, stream: stream, ctx: ctx, wake: make(chan struct{}, 1), cancels: map[uint64]context.CancelFunc{}}
+	st := &callStream{s: s, storage: storage, stream: stream, ctx: ctx, wake: make(chan struct{}, 1), cancels: map[uint64]context.CancelFunc{}}
 	st.room.L = &st.mu
 	stop := context.AfterFunc(ctx, func() {
 		st.mu.Lock()
@@ -172,7 +178,7 @@ func (st *callStream) take(call *v1.StorageCall, now time.Time) bool {
 		f.finish(nil, &shard.Error{Code: shard.InvalidArguments, Bucket: shard.BucketID(call.GetBucket()), Reason: fmt.Sprintf("%v is not a kind of call", kind)})
 		return true
 	}
-	st.s.storage.WriteAsync(shard.BucketID(call.GetBucket()), call.GetFunction(), call.GetArgs(), f.done)
+	st.storage.WriteAsync(shard.BucketID(call.GetBucket()), call.GetFunction(), call.GetArgs(), f.done)
 	return true
 }
 
@@ -202,7 +208,7 @@ func (st *callStream) reader() {
 		st.mu.Unlock()
 		result, err := []byte(nil), ctx.Err()
 		if err == nil {
-			result, err = read(ctx, st.s.storage, f.call.GetKind(), shard.BucketID(f.call.GetBucket()), f.call.GetFunction(), f.call.GetArgs())
+			result, err = read(ctx, st.storage, f.call.GetKind(), shard.BucketID(f.call.GetBucket()), f.call.GetFunction(), f.call.GetArgs())
 		}
 		cancel()
 		st.mu.Lock()

@@ -21,7 +21,12 @@ func (s *Server) Discover(req *v1.DiscoverRequest, stream grpc.ServerStreamingSe
 		return err
 	}
 	defer end()
-	return statusOf(s.watch(ctx, req.GetOnce(), s.drained, stream.Send))
+	storage, leave, err := s.join(ctx)
+	if err != nil {
+		return statusOf(err)
+	}
+	defer leave()
+	return statusOf(s.watch(ctx, storage, req.GetOnce(), s.drained, stream.Send))
 }
 
 // place is where a bucket is, as a watcher has told it.
@@ -35,11 +40,11 @@ type place struct {
 // master, and something every heartbeat even when nothing changes. With once it calls send
 // once. The message belongs to send.
 func (s *Server) Watch(ctx context.Context, once bool, send func(*v1.DiscoverResponse) error) error {
-	return s.watch(ctx, once, nil, send)
+	return s.watch(ctx, s.storage, once, nil, send)
 }
 
-func (s *Server) watch(ctx context.Context, once bool, stop <-chan struct{}, send func(*v1.DiscoverResponse) error) error {
-	w := watcher{s: s}
+func (s *Server) watch(ctx context.Context, seen Storage, once bool, stop <-chan struct{}, send func(*v1.DiscoverResponse) error) error {
+	w := watcher{s: s, storage: seen}
 	beat := time.NewTicker(s.opts.Heartbeat)
 	defer beat.Stop()
 	var again <-chan time.Time
@@ -57,7 +62,13 @@ func (s *Server) watch(ctx context.Context, once bool, stop <-chan struct{}, sen
 		defer t.Stop()
 		again = t.C
 	}
+	counted, _ := seen.(checker)
 	for due := true; ; {
+		if counted != nil {
+			if err := counted.Check(); err != nil {
+				return err
+			}
+		}
 		var changed <-chan struct{}
 		if tells {
 			changed = teller.Changed() // before the look, so that nothing is missed
@@ -88,18 +99,19 @@ func (s *Server) watch(ctx context.Context, once bool, stop <-chan struct{}, sen
 
 // watcher finds out what has changed since the last look.
 type watcher struct {
-	s      *Server
-	master string
-	term   uint64
-	facts  uint64
-	told   []place // by bucket; nil when this member was not master at the last look
+	s       *Server
+	storage Storage // as the client knows it
+	master  string
+	term    uint64
+	facts   uint64
+	told    []place // by bucket; nil when this member was not master at the last look
 }
 
 // look makes a message of what is new, and reports whether anything is.
 func (w *watcher) look() (*v1.DiscoverResponse, bool) {
 	s := w.s
 	master, term := s.role()
-	n := s.storage.BucketCount()
+	n := w.storage.BucketCount()
 	resp := &v1.DiscoverResponse{
 		Member: s.opts.Member, Master: master, Term: term,
 		ReplicaSet: s.storage.ReplicaSet(), ClusterId: s.clusterID(), BucketCount: n,
@@ -124,7 +136,7 @@ func (w *watcher) look() (*v1.DiscoverResponse, bool) {
 		news = true
 	}
 	for b := shard.BucketID(1); b <= shard.BucketID(n); b++ {
-		state, peer := s.storage.BucketState(b)
+		state, peer := w.storage.BucketState(b)
 		now := place{state, peer}
 		if now == w.told[b] {
 			continue

@@ -13,15 +13,21 @@ func (s *Server) StorageInfo(ctx context.Context, _ *v1.StorageInfoRequest) (*v1
 		return nil, err
 	}
 	defer end()
-	return s.Info(), nil
+	seen, err := s.seen(ctx)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return s.info(seen), nil
 }
 
 // Info returns the condition of this member and what it knows of its replica set.
-func (s *Server) Info() *v1.StorageInfoResponse {
+func (s *Server) Info() *v1.StorageInfoResponse { return s.info(s.storage) }
+
+func (s *Server) info(seen Storage) *v1.StorageInfoResponse {
 	st := s.storage.Status()
 	master, term := s.role()
 	resp := &v1.StorageInfoResponse{
-		ReplicaSet: s.storage.ReplicaSet(), ClusterId: s.clusterID(), BucketCount: s.storage.BucketCount(),
+		ReplicaSet: s.storage.ReplicaSet(), ClusterId: s.clusterID(), BucketCount: seen.BucketCount(),
 		Member: s.opts.Member, Master: master, Term: term,
 		EngineState: uint32(st.State), Warning: st.Warning,
 		Applied: st.Applied, Logged: st.Logged, SnapshotAt: st.SnapshotAt,
@@ -43,7 +49,7 @@ func (s *Server) Info() *v1.StorageInfoResponse {
 	if m, ok := s.storage.(Mover); ok {
 		resp.Moves = m.Moves()
 	}
-	for state, n := range s.storage.BucketCounts() {
+	for state, n := range seen.BucketCounts() {
 		resp.Buckets[uint32(state)] = uint32(n)
 	}
 	return resp

@@ -30,7 +30,11 @@ func (s *Server) Ref(ctx context.Context, req *v1.RefRequest) (*v1.RefResponse, 
 	if req.GetId() == "" || timeout <= 0 || timeout > maxRef {
 		return nil, statusOf(&shard.Error{Code: shard.StorageRefAdd, ReplicaSet: s.storage.ReplicaSet(), Reason: fmt.Sprintf("an id and a timeout of at most %v are needed", maxRef)})
 	}
-	asked, err := s.bucketIDs(req.GetBuckets())
+	seen, err := s.seen(ctx)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	asked, err := bucketIDs(seen, req.GetBuckets())
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -43,7 +47,7 @@ func (s *Server) Ref(ctx context.Context, req *v1.RefRequest) (*v1.RefResponse, 
 	}
 	resp := &v1.RefResponse{}
 	add := func(b shard.BucketID) {
-		state, _ := s.storage.BucketState(b)
+		state, _ := seen.BucketState(b)
 		if state.CanRead() {
 			resp.Buckets = AppendRange(resp.GetBuckets(), b, state)
 		}
@@ -52,7 +56,7 @@ func (s *Server) Ref(ctx context.Context, req *v1.RefRequest) (*v1.RefResponse, 
 		add(b)
 	}
 	if len(asked) == 0 {
-		for b := shard.BucketID(1); uint32(b) <= s.storage.BucketCount(); b++ {
+		for b := shard.BucketID(1); uint32(b) <= seen.BucketCount(); b++ {
 			add(b)
 		}
 	}
@@ -93,11 +97,19 @@ func (s *Server) MapCall(req *v1.MapCallRequest, stream grpc.ServerStreamingServ
 		return err
 	}
 	defer end()
-	return statusOf(s.RunMapCall(ctx, req, stream.Send))
+	seen, err := s.seen(ctx)
+	if err != nil {
+		return statusOf(err)
+	}
+	return statusOf(s.runMapCall(ctx, seen, req, stream.Send))
 }
 
 // RunMapCall is MapCall in this process. send is called by one goroutine at a time.
 func (s *Server) RunMapCall(ctx context.Context, req *v1.MapCallRequest, send func(*v1.MapCallResponse) error) error {
+	return s.runMapCall(ctx, s.storage, req, send)
+}
+
+func (s *Server) runMapCall(ctx context.Context, seen Storage, req *v1.MapCallRequest, send func(*v1.MapCallResponse) error) error {
 	if req.GetRef() != "" {
 		if r, ok := s.storage.(Referrer); ok {
 			if err := r.CheckRef(req.GetRef()); err != nil {
@@ -111,23 +123,23 @@ func (s *Server) RunMapCall(ctx context.Context, req *v1.MapCallRequest, send fu
 	}
 	var buckets []shard.BucketID
 	for _, g := range req.GetBuckets() {
-		if g.GetFirst() < 1 || g.GetLast() > s.storage.BucketCount() || g.GetFirst() > g.GetLast() {
+		if g.GetFirst() < 1 || g.GetLast() > seen.BucketCount() || g.GetFirst() > g.GetLast() {
 			return &shard.Error{Code: shard.InvalidArguments, Reason: fmt.Sprintf("there are no buckets %d to %d", g.GetFirst(), g.GetLast())}
 		}
 		for b := g.GetFirst(); b <= g.GetLast(); b++ {
 			buckets = append(buckets, shard.BucketID(b))
 		}
-		if len(buckets) > int(s.storage.BucketCount()) {
+		if len(buckets) > int(seen.BucketCount()) {
 			return &shard.Error{Code: shard.InvalidArguments, Reason: "buckets are named more than once"}
 		}
 	}
-	return s.runMap(ctx, req, buckets, isRead, send)
+	return s.runMap(ctx, seen, req, buckets, isRead, send)
 }
 
 // runMap calls the function on each bucket, a bounded number at once, and sends the results as
 // they come. What is in flight has room in results, so nobody waits for a slow send but those
 // that have not begun.
-func (s *Server) runMap(ctx context.Context, req *v1.MapCallRequest, buckets []shard.BucketID, isRead bool, send func(*v1.MapCallResponse) error) error {
+func (s *Server) runMap(ctx context.Context, seen Storage, req *v1.MapCallRequest, buckets []shard.BucketID, isRead bool, send func(*v1.MapCallResponse) error) error {
 	width := mapCalls
 	if isRead {
 		width = s.opts.Readers
@@ -149,9 +161,9 @@ func (s *Server) runMap(ctx context.Context, req *v1.MapCallRequest, buckets []s
 				results <- &v1.StorageResult{Id: uint64(b), Result: result, Error: EncodeError(err)}
 			}
 			if isRead {
-				running.Go(func() { done(read(ctx, s.storage, req.GetKind(), b, req.GetFunction(), req.GetArgs())) })
+				running.Go(func() { done(read(ctx, seen, req.GetKind(), b, req.GetFunction(), req.GetArgs())) })
 			} else {
-				s.storage.WriteAsync(b, req.GetFunction(), req.GetArgs(), done)
+				seen.WriteAsync(b, req.GetFunction(), req.GetArgs(), done)
 			}
 		}
 	})

@@ -3,7 +3,6 @@ package storagerpc
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -49,6 +48,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	streams  map[*callStream]struct{}
+	callers  map[uint32]int // streams by the bucket_count in which their clients believe
 	draining bool
 	drained  chan struct{}      // closed when draining begins
 	stop     context.Context    // ended by Close
@@ -63,7 +63,7 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	}
 	s := &Server{
 		opts: opts, storage: opts.Storage, views: make(chan struct{}, opts.MaxViews),
-		streams: map[*callStream]struct{}{}, drained: make(chan struct{}),
+		streams: map[*callStream]struct{}{}, callers: map[uint32]int{}, drained: make(chan struct{}),
 	}
 	s.stop, s.end = context.WithCancel(context.Background())
 	return s, nil
@@ -152,7 +152,7 @@ func (s *Server) check(ctx context.Context) error {
 	if err := differs(md, metaCluster, "cluster id", s.clusterID(), s.storage.ReplicaSet()); err != nil {
 		return err
 	}
-	if err := differs(md, metaBuckets, "bucket_count", strconv.Itoa(int(s.storage.BucketCount())), s.storage.ReplicaSet()); err != nil {
+	if _, err := s.seen(ctx); err != nil {
 		return err
 	}
 	return differs(md, metaReplicaSet, "replica set", s.storage.ReplicaSet(), s.storage.ReplicaSet())
@@ -161,9 +161,13 @@ func (s *Server) check(ctx context.Context) error {
 func differs(md metadata.MD, key, what, ours, set string) error {
 	for _, theirs := range md.Get(key) {
 		if theirs != "" && ours != "" && theirs != ours {
-			return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: set,
-				Reason: fmt.Sprintf("the caller expects %s %s, this node has %s", what, theirs, ours)}
+			return differ(what, theirs, ours, set)
 		}
 	}
 	return nil
+}
+
+func differ(what, theirs, ours, set string) error {
+	return &shard.Error{Code: shard.InvalidConfig, ReplicaSet: set,
+		Reason: fmt.Sprintf("the caller expects %s %s, this node has %s", what, theirs, ours)}
 }

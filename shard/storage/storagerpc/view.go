@@ -56,6 +56,10 @@ func (s *Server) View(stream grpc.BidiStreamingServer[v1.ViewRequest, v1.ViewRes
 	default:
 		return statusOf(&shard.Error{Code: shard.Overloaded, ReplicaSet: s.storage.ReplicaSet(), Reason: fmt.Sprintf("%d views are open, which is the limit", s.opts.MaxViews)})
 	}
+	seen, err := s.seen(ctx)
+	if err != nil {
+		return statusOf(err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.opts.ViewAge)
 	defer cancel()
 	v := &viewServer{s: s, stream: stream, ctx: ctx, requests: make(chan *v1.ViewRequest)}
@@ -75,7 +79,7 @@ func (s *Server) View(stream grpc.BidiStreamingServer[v1.ViewRequest, v1.ViewRes
 		return statusOf(&shard.Error{Code: shard.InvalidArguments, Reason: "the first request must open the view"})
 	}
 	v.bucket = shard.BucketID(first.GetOpen().GetBucket())
-	err = view(ctx, s.storage, first.GetOpen().GetKind(), v.bucket, func(view *storage.View) error {
+	err = view(ctx, seen, first.GetOpen().GetKind(), v.bucket, func(view *storage.View) error {
 		return v.serve(view.Reader(), first)
 	})
 	if errors.Is(err, errViewOver) {
