@@ -188,11 +188,14 @@ func (e *Engine) Stop(ctx context.Context) error {
 	}
 }
 
-// storeError turns the store's errors into those that callers get.
+// storeError turns the store's errors into those that callers get. What a function of
+// this package returned keeps its reason, also when it ran on another node.
 func (q *Queues) storeError(err error) error {
-	var known *reason.Error
-	if err == nil || errors.As(err, &known) {
-		return err
+	if err == nil {
+		return nil
+	}
+	if reason.Of(err) != "" {
+		return reason.From(err)
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

@@ -10,6 +10,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/shard/storage/storagerpc"
 )
 
 func TestFencing_of_two_owners_the_older_learns_it_at_its_next_write_and_nothing_is_lost(t *testing.T) {
@@ -98,5 +99,12 @@ func TestFencing_two_owners_of_everything_lose_and_repeat_nothing(t *testing.T) 
 		for _, id := range all {
 			require.Equal(t, 1, completed[id], "task %s", id)
 		}
+	}
+}
+
+func TestStoreError_aFunctionOnAnotherNodeKeepsItsReason(t *testing.T) {
+	err := new(Queues).storeError(storagerpc.DecodeError(storagerpc.EncodeError(errMoved)))
+	if reason.Of(err) != reason.PartitionMoved {
+		t.Errorf("%v has the reason %q", err, reason.Of(err))
 	}
 }

@@ -141,8 +141,8 @@ func (c Config) validateCluster() error {
 	if _, err := c.Matching.Spread.gradual(); err != nil {
 		return fmt.Errorf("matching.spread.%w", err)
 	}
-	if r := c.Rebalancer; !(r.Threshold >= 0) || r.MaxSending < 1 || r.MaxReceiving < 1 || r.MaxSendingBytes < 1 {
-		return errors.New("rebalancer: threshold must not be negative, and max_sending, max_receiving and max_sending_bytes must be at least 1")
+	if r := c.Rebalancer; !(r.Threshold > 0) || r.MaxSending < 1 || r.MaxReceiving < 1 || r.MaxSendingBytes < 1 {
+		return errors.New("rebalancer: threshold must be greater than 0, and max_sending, max_receiving and max_sending_bytes must be at least 1")
 	}
 	if c.Advertise != "" {
 		if _, _, err := net.SplitHostPort(c.Advertise); err != nil {

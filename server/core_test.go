@@ -43,6 +43,8 @@ func newTinyCore() *tinyCore {
 	}
 }
 
+func (c *tinyCore) Cluster() v1.ClusterServiceServer { return nil }
+
 func (c *tinyCore) Status() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -39,8 +39,8 @@ const (
 )
 
 // newGRPCServer makes the gRPC server with the services of the API, health and
-// reflection.
-func newGRPCServer(f *frontend.Frontend, checker *health.Server, logger *slog.Logger) *grpc.Server {
+// reflection, and the operators' service if there is one.
+func newGRPCServer(f *frontend.Frontend, cluster v1.ClusterServiceServer, checker *health.Server, logger *slog.Logger) *grpc.Server {
 	s := grpc.NewServer(
 		// Windows of a fixed size spare the pings that estimate them.
 		grpc.StaticStreamWindowSize(streamWindow),
@@ -60,7 +60,11 @@ func newGRPCServer(f *frontend.Frontend, checker *health.Server, logger *slog.Lo
 		grpc.UnknownServiceHandler(unknownMethod),
 		grpc.WaitForHandlers(true),
 	)
-	healthpb.RegisterHealthServer(registerAPI(s, f, logger), checker)
+	r := registerAPI(s, f, logger)
+	healthpb.RegisterHealthServer(r, checker)
+	if cluster != nil {
+		v1.RegisterClusterServiceServer(r, cluster)
+	}
 	reflection.Register(s)
 	return s
 }

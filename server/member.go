@@ -15,7 +15,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/switchyard-dev/switchyard/admin"
 	"github.com/switchyard-dev/switchyard/api/reason"
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/frontend"
 	"github.com/switchyard-dev/switchyard/matching"
 	"github.com/switchyard-dev/switchyard/matching/matchingrpc"
@@ -24,6 +26,8 @@ import (
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine"
 	"github.com/switchyard-dev/switchyard/shard/engine/raftrpc"
+	"github.com/switchyard-dev/switchyard/shard/rebalancer"
+	"github.com/switchyard-dev/switchyard/shard/rebalancer/routed"
 	"github.com/switchyard-dev/switchyard/shard/router"
 	"github.com/switchyard-dev/switchyard/shard/storage"
 	"github.com/switchyard-dev/switchyard/shard/storage/storagerpc"
@@ -52,10 +56,14 @@ type member struct {
 	// With the role storage.
 	storage *storage.Storage
 	server  *storagerpc.Server
+	// Of the rebalancer.
+	rebalancing     sync.WaitGroup
+	stopRebalancing context.CancelFunc
 	// With the role matching.
 	engine *matching.Engine
 
-	ready atomic.Bool // it has once seen a bucket
+	cluster v1.ClusterServiceServer
+	ready   atomic.Bool // it has once seen a bucket
 }
 
 // openMember opens the parts of a node of a cluster. It does not wait for the cluster.
@@ -109,6 +117,18 @@ func openMember(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ cor
 	link.Attach(n.router)
 	if err := n.openQueues(security, reg); err != nil {
 		return nil, err
+	}
+	n.cluster, err = admin.New(admin.Options{
+		Router: n.router, Members: n.members, ClusterID: c.Cluster.ID, Forget: t.forget, Logger: logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	v1.RegisterClusterServiceServer(n.grpc, n.cluster)
+	if n.storage != nil {
+		if err := n.rebalance(reg); err != nil {
+			return nil, err
+		}
 	}
 	n.served.Go(func() {
 		if err := n.grpc.Serve(n.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
@@ -229,6 +249,26 @@ func (n *member) openQueues(security transport, reg prometheus.Registerer) (err 
 	return nil
 }
 
+// Cluster implements core.
+func (n *member) Cluster() v1.ClusterServiceServer { return n.cluster }
+
+// rebalance begins to spread the buckets, whenever this node is the one to do so.
+func (n *member) rebalance(reg prometheus.Registerer) error {
+	c := n.config.Rebalancer
+	node, err := routed.New(routed.Options{
+		Router: n.router, Storage: n.storage, Server: n.server, Threshold: c.Threshold,
+		Limits: rebalancer.Limits{MaxSending: c.MaxSending, MaxReceiving: c.MaxReceiving, MaxSendingBytes: c.MaxSendingBytes},
+		Logger: n.logger, Registerer: reg,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	n.stopRebalancing = cancel
+	n.rebalancing.Go(func() { _ = node.Run(ctx) }) // its error is that of ctx
+	return nil
+}
+
 // Status implements core. A node of a cluster takes calls when it knows the cluster and the
 // store's buckets; that its own member of a replica set is down is the cluster's business.
 func (n *member) Status() error {
@@ -283,6 +323,10 @@ func (n *member) close(ctx context.Context) error {
 	add := func(err error) { errs = append(errs, err) }
 	if n.engine != nil {
 		add(n.engine.Stop(ctx))
+	}
+	if n.stopRebalancing != nil {
+		n.stopRebalancing()
+		n.rebalancing.Wait()
 	}
 	if n.server != nil {
 		n.handOver(ctx)

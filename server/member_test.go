@@ -2,13 +2,31 @@ package server
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
 	"fmt"
+	"math/big"
+	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/switchyard-dev/switchyard/api/reason"
+	"github.com/switchyard-dev/switchyard/membership"
+	"github.com/switchyard-dev/switchyard/shard"
 
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 )
@@ -18,8 +36,9 @@ const patience = 60 * time.Second
 
 // testCluster is a cluster of real nodes in this process.
 type testCluster struct {
-	t     *testing.T
-	nodes map[string]*testNode
+	t      *testing.T
+	change func(*Config)
+	nodes  map[string]*testNode
 }
 
 type testNode struct {
@@ -46,7 +65,16 @@ func (c *testCluster) add(name, set string, roles ...string) *testNode {
 	for _, n := range c.nodes {
 		config.Cluster.Seeds = append(config.Cluster.Seeds, n.member.members.Address())
 	}
+	if c.change != nil {
+		c.change(&config)
+	}
 	return c.start(config)
+}
+
+// with says how the nodes that are added differ from the usual ones.
+func (c *testCluster) with(change func(*Config)) *testCluster {
+	c.change = change
+	return c
 }
 
 func (c *testCluster) start(config Config) *testNode {
@@ -69,23 +97,21 @@ func (c *testCluster) start(config Config) *testNode {
 	return n
 }
 
-// bootstrap makes replica sets of the nodes; the buckets go to the first.
-func (c *testCluster) bootstrap(sets ...[]string) {
+// bootstrap makes the store of the nodes that there are.
+func (c *testCluster) bootstrap(at *testNode) {
 	c.t.Helper()
-	for i, names := range sets {
-		first := c.nodes[names[0]]
-		req := &v1.BootstrapStorageRequest{ClusterId: "test", BucketCount: 32, ReplicaSet: first.config.Cluster.ReplicaSet}
-		if i == 0 {
-			req.Buckets = []*v1.BucketRange{{First: 1, Last: 32}}
-		}
-		for _, name := range names {
-			req.Members = append(req.Members, &v1.StorageMember{Id: name, Address: c.nodes[name].member.address(), Voter: true})
-		}
-		ctx, cancel := context.WithTimeout(c.t.Context(), patience)
-		if err := first.member.storage.BootstrapReplicaSet(ctx, req); err != nil {
-			c.t.Fatal(err)
-		}
-		cancel()
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	operators := v1.NewClusterServiceClient(connect(c.t, at.Server))
+	eventually(c.t, "the nodes see each other", func() bool { return len(at.member.members.View().Nodes()) == len(c.nodes) })
+	if _, err := operators.BootstrapCluster(ctx, &v1.BootstrapClusterRequest{}); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := operators.BootstrapCluster(ctx, &v1.BootstrapClusterRequest{}); err == nil {
+		c.t.Error("the store was made a second time")
+	}
+	for _, n := range c.nodes {
+		eventually(c.t, n.config.Node.Name+" is ready", func() bool { return n.Ready() == nil })
 	}
 }
 
@@ -150,16 +176,14 @@ func workOff(t *testing.T, at, from *testNode, queue string, n int) {
 	}
 }
 
+var allRoles = []string{RoleFrontend, RoleMatching, RoleStorage}
+
 func TestCluster_anyNodeTakesTasksForAll(t *testing.T) {
 	c := newTestCluster(t)
-	all := []string{RoleFrontend, RoleMatching, RoleStorage}
 	for _, name := range []string{"n1", "n2", "n3"} {
-		c.add(name, "s1", all...)
+		c.add(name, "s1", allRoles...)
 	}
-	c.bootstrap([]string{"n1", "n2", "n3"})
-	for _, n := range c.nodes {
-		eventually(t, n.config.Node.Name+" is ready", func() bool { return n.Ready() == nil })
-	}
+	c.bootstrap(c.nodes["n2"])
 	workOff(t, c.nodes["n1"], c.nodes["n2"], "q", 200)
 	workOff(t, c.nodes["n3"], c.nodes["n3"], "q", 200)
 }
@@ -170,14 +194,153 @@ func TestCluster_rolesOnNodesOfTheirOwn(t *testing.T) {
 	c.add("match1", "", RoleMatching)
 	c.add("match2", "", RoleMatching)
 	front := c.add("front", "", RoleFrontend)
-	c.bootstrap([]string{"store"})
-	eventually(t, "the frontend is ready", func() bool { return front.Ready() == nil })
+	c.bootstrap(front)
 	workOff(t, front, front, "q", 200)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	eventually(t, "the node without frontend is well", func() bool { return c.nodes["match1"].Ready() == nil })
 	_, err := v1.NewTaskServiceClient(connect(t, c.nodes["match1"].Server)).AddTasks(ctx, &v1.AddTasksRequest{Queue: "q", Tasks: []*v1.TaskSpec{{Kind: "k"}}})
-	if err == nil {
-		t.Error("a node without the role frontend took a task")
+	if reason.Of(err) != reason.NotReady {
+		t.Errorf("a node without the role frontend answers %v", err)
 	}
+}
+
+func TestCluster_anAddedReplicaSetFillsAndADrainedOneCanGo(t *testing.T) {
+	c := newTestCluster(t)
+	n1 := c.add("n1", "s1", allRoles...)
+	c.bootstrap(n1)
+	workOff(t, n1, n1, "q", 50)
+	n2 := c.add("n2", "s2", allRoles...)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	operators := v1.NewClusterServiceClient(connect(t, n1.Server))
+	eventually(t, "the new node is seen", func() bool { return len(n1.member.members.View().Nodes()) == 2 })
+	if _, err := operators.AddReplicaSet(ctx, &v1.AddReplicaSetRequest{Name: "s2"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "half of the buckets have moved", func() bool {
+		return n2.member.storage.BucketCounts()[shard.Active] == 16 && n1.member.storage.BucketCounts()[shard.Active] == 16
+	})
+	eventually(t, "the new node is ready", func() bool { return n2.Ready() == nil })
+	workOff(t, n1, n2, "q", 200)
+
+	weight := 0.0
+	if _, err := operators.UpdateReplicaSet(ctx, &v1.UpdateReplicaSetRequest{Name: "s1", Weight: &weight}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all buckets have moved", func() bool { return n2.member.storage.BucketCounts()[shard.Active] == 32 })
+	workOff(t, n2, n1, "q", 200)
+}
+
+func TestCluster_aNodeLeavesAndComesBack(t *testing.T) {
+	c := newTestCluster(t)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		c.add(name, "s1", allRoles...)
+	}
+	c.bootstrap(c.nodes["n1"])
+	for _, name := range []string{"n1", "n2", "n3"} {
+		n := c.nodes[name]
+		config := n.config
+		config.Listen, config.Cluster.Listen, config.Cluster.Gossip = n.Addr(), n.member.address(), n.member.members.Address()
+		config.Cluster.Seeds = nil
+		for other, o := range c.nodes {
+			if other != name {
+				config.Cluster.Seeds = append(config.Cluster.Seeds, o.member.members.Address())
+			}
+		}
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+		delete(c.nodes, name)
+		for _, o := range c.nodes {
+			workOff(t, o, o, "q", 50)
+		}
+		back := c.start(config)
+		eventually(t, name+" is ready again", func() bool { return back.Ready() == nil })
+		workOff(t, back, back, "q", 50)
+	}
+}
+
+func TestCluster_nodesSpeakMutualTLS(t *testing.T) {
+	c := newTestCluster(t)
+	files := newCertificates(t)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		c.with(func(config *Config) { config.Cluster.TLS = files }).add(name, "s1", allRoles...)
+	}
+	c.bootstrap(c.nodes["n1"])
+	workOff(t, c.nodes["n2"], c.nodes["n3"], "q", 100)
+
+	// Who has no certificate gets nothing.
+	conn, err := grpc.NewClient(c.nodes["n1"].member.address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := v1.NewStorageServiceClient(conn).StorageInfo(ctx, &v1.StorageInfoRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("without a certificate: %v", err)
+	}
+}
+
+func TestCluster_aNodeOfAnotherClusterIsRefused(t *testing.T) {
+	c := newTestCluster(t)
+	n1 := c.add("n1", "s1", allRoles...)
+	for name, change := range map[string]func(*Config){
+		"another cluster":      func(config *Config) { config.Cluster.ID = "other" },
+		"another bucket_count": func(config *Config) { config.BucketCount = 64 },
+	} {
+		config := n1.config
+		config.Node.Name = "n2"
+		config.DataDir = filepath.Join(t.TempDir(), "data")
+		config.Cluster.Seeds = []string{n1.member.members.Address()}
+		change(&config)
+		s, err := New(config, nil)
+		if err == nil {
+			t.Errorf("%s: it was let in", name)
+			_ = s.Close()
+			continue
+		}
+		var refused *membership.RefusedError
+		if !errors.As(err, &refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// newCertificates makes an authority and a certificate for the loopback address.
+func newCertificates(t *testing.T) TLSConfig {
+	t.Helper()
+	dir := t.TempDir()
+	files := TLSConfig{Cert: filepath.Join(dir, "node.pem"), Key: filepath.Join(dir, "node.key"), CA: filepath.Join(dir, "ca.pem")}
+	check := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func(name, kind string, der []byte) {
+		check(os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	}
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(err)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(err)
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	node := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, ca, ca, &caKey.PublicKey, caKey)
+	check(err)
+	write(files.CA, "CERTIFICATE", der)
+	der, err = x509.CreateCertificate(rand.Reader, node, ca, &key.PublicKey, caKey)
+	check(err)
+	write(files.Cert, "CERTIFICATE", der)
+	der, err = x509.MarshalECPrivateKey(key)
+	check(err)
+	write(files.Key, "EC PRIVATE KEY", der)
+	return files
 }

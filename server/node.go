@@ -10,7 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
+	"github.com/switchyard-dev/switchyard/admin"
 	"github.com/switchyard-dev/switchyard/api/reason"
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/matching"
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine"
@@ -30,6 +32,7 @@ const openTimeout = 5 * time.Minute
 type node struct {
 	*matching.Engine
 	storage *storage.Storage
+	cluster v1.ClusterServiceServer
 }
 
 // openNode opens what the node runs.
@@ -76,7 +79,11 @@ func openLone(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ core,
 	if err != nil {
 		return nil, err
 	}
-	return &node{Engine: queues, storage: store}, nil
+	operators, err := admin.New(admin.Options{Router: r, Logger: logger})
+	if err != nil {
+		return nil, errors.Join(err, queues.Stop(ctx))
+	}
+	return &node{Engine: queues, storage: store, cluster: operators}, nil
 }
 
 // functions are what can be called in the store of a node.
@@ -141,6 +148,9 @@ func openEngine(ctx context.Context, c Config, m engine.Machine, tr *raftrpc.Tra
 	}
 	return e, nil
 }
+
+// Cluster implements core.
+func (n *node) Cluster() v1.ClusterServiceServer { return n.cluster }
 
 // Status implements core.
 func (n *node) Status() error {

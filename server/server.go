@@ -20,6 +20,7 @@ import (
 
 	"github.com/switchyard-dev/switchyard/api/link"
 	"github.com/switchyard-dev/switchyard/api/reason"
+	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/frontend"
 )
 
@@ -33,6 +34,8 @@ type core interface {
 	// of the error tells a store that is not ready yet (NOT_READY) from one
 	// that has failed (STORAGE_FAILED).
 	Status() error
+	// Cluster answers operators; nil for nobody.
+	Cluster() v1.ClusterServiceServer
 	// Stop ends waiting polls, hands back what it can, flushes and closes the
 	// store. It returns when all is done, or soon after ctx is.
 	Stop(ctx context.Context) error
@@ -98,7 +101,7 @@ func newServer(config Config, logger *slog.Logger, open opener) (_ *Server, err 
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	s.grpc = newGRPCServer(s.frontend, s.health, logger)
+	s.grpc = newGRPCServer(s.frontend, node.Cluster(), s.health, logger)
 	s.link = newLinkServer(s.frontend, logger)
 	s.http, err = newHTTPServer(httpOptions{
 		frontend: s.frontend, registry: registry, logger: logger, pprof: config.Pprof, ready: s.Ready,
