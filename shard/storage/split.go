@@ -366,10 +366,15 @@ func (s *Storage) storeSplitPhase(tx *Tx, next *splitState, order splitOrder) er
 	return nil
 }
 
+// unrested reports whether a bucket is in the middle of a move.
+func unrested(row shard.Row) bool {
+	return row.Moving() || row.State == shard.Receiving || row.State == shard.Sent || row.State == shard.Garbage
+}
+
 // checkRest returns nil when no bucket is on its way from or to here.
 func (s *Storage) checkRest() error {
 	for b, row := range s.table.special() {
-		if row.Moving() || row.State == shard.Receiving || row.State == shard.Sent || row.State == shard.Garbage {
+		if unrested(row) {
 			return &shard.Error{Code: shard.TransferIsInProgress, Bucket: b, ReplicaSet: s.opts.ReplicaSet, Destination: row.Peer, Reason: "a move is not over yet: the bucket is " + row.State.String()}
 		}
 	}

@@ -274,7 +274,12 @@ type SplitProgress struct {
 	Rows, Moved, Bytes uint64
 	// Misplaced rows have a hash that is not of their bucket.
 	Misplaced uint64
+	// Moving buckets are in the middle of a move, for which BeginSplit waits.
+	Moving int
 }
+
+// Splitting reports whether callers of both counts are served.
+func (p SplitProgress) Splitting() bool { return p.Phase == splitting.String() }
 
 // SplitProgress returns how far the doubling is, as this member knows it.
 func (s *Storage) SplitProgress() SplitProgress {
@@ -284,6 +289,13 @@ func (s *Storage) SplitProgress() SplitProgress {
 		return p
 	}
 	p.Phase, p.BucketCount = st.phase.String(), st.count
+	if st.phase == splitHeld {
+		for _, row := range s.table.special() {
+			if unrested(row) {
+				p.Moving++
+			}
+		}
+	}
 	if st.phase != splitting {
 		return p
 	}

@@ -142,6 +142,64 @@ func (BucketChange) EnumDescriptor() ([]byte, []int) {
 	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{1}
 }
 
+// SplitStep is a step of the doubling before the buckets are split.
+type SplitStep int32
+
+const (
+	SplitStep_SPLIT_STEP_UNSPECIFIED SplitStep = 0
+	// No move from or to the replica set begins. Those under way go on.
+	SplitStep_SPLIT_STEP_HOLD SplitStep = 1
+	// Undoes HOLD.
+	SplitStep_SPLIT_STEP_RELEASE SplitStep = 2
+	// The buckets are split in the background, and callers with the double bucket_count are
+	// served too. It needs HOLD, and cannot be undone. TRANSFER_IS_IN_PROGRESS while a move is
+	// not over.
+	SplitStep_SPLIT_STEP_BEGIN SplitStep = 3
+)
+
+// Enum value maps for SplitStep.
+var (
+	SplitStep_name = map[int32]string{
+		0: "SPLIT_STEP_UNSPECIFIED",
+		1: "SPLIT_STEP_HOLD",
+		2: "SPLIT_STEP_RELEASE",
+		3: "SPLIT_STEP_BEGIN",
+	}
+	SplitStep_value = map[string]int32{
+		"SPLIT_STEP_UNSPECIFIED": 0,
+		"SPLIT_STEP_HOLD":        1,
+		"SPLIT_STEP_RELEASE":     2,
+		"SPLIT_STEP_BEGIN":       3,
+	}
+)
+
+func (x SplitStep) Enum() *SplitStep {
+	p := new(SplitStep)
+	*p = x
+	return p
+}
+
+func (x SplitStep) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SplitStep) Descriptor() protoreflect.EnumDescriptor {
+	return file_switchyard_v1_storage_proto_enumTypes[2].Descriptor()
+}
+
+func (SplitStep) Type() protoreflect.EnumType {
+	return &file_switchyard_v1_storage_proto_enumTypes[2]
+}
+
+func (x SplitStep) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SplitStep.Descriptor instead.
+func (SplitStep) EnumDescriptor() ([]byte, []int) {
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{2}
+}
+
 // StorageError is an error of the store with all that is known. Of an error that is not
 // the store's own only text and status are set.
 type StorageError struct {
@@ -1111,8 +1169,10 @@ type StorageInfoResponse struct {
 	RebalancingOff bool `protobuf:"varint,23,opt,name=rebalancing_off,json=rebalancingOff,proto3" json:"rebalancing_off,omitempty"`
 	// 0 when it was never told.
 	RebalancingVersion uint64 `protobuf:"varint,24,opt,name=rebalancing_version,json=rebalancingVersion,proto3" json:"rebalancing_version,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Of a doubling of bucket_count: "held" or "splitting", else empty.
+	SplitPhase    string `protobuf:"bytes,25,opt,name=split_phase,json=splitPhase,proto3" json:"split_phase,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StorageInfoResponse) Reset() {
@@ -1311,6 +1371,13 @@ func (x *StorageInfoResponse) GetRebalancingVersion() uint64 {
 		return x.RebalancingVersion
 	}
 	return 0
+}
+
+func (x *StorageInfoResponse) GetSplitPhase() string {
+	if x != nil {
+		return x.SplitPhase
+	}
+	return ""
 }
 
 type RefRequest struct {
@@ -2970,6 +3037,353 @@ func (*SetRebalancerResponse) Descriptor() ([]byte, []int) {
 	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{47}
 }
 
+type StartSplitRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Before it is doubled.
+	BucketCount   uint32    `protobuf:"varint,1,opt,name=bucket_count,json=bucketCount,proto3" json:"bucket_count,omitempty"`
+	Step          SplitStep `protobuf:"varint,2,opt,name=step,proto3,enum=switchyard.v1.SplitStep" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartSplitRequest) Reset() {
+	*x = StartSplitRequest{}
+	mi := &file_switchyard_v1_storage_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartSplitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartSplitRequest) ProtoMessage() {}
+
+func (x *StartSplitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_storage_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartSplitRequest.ProtoReflect.Descriptor instead.
+func (*StartSplitRequest) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *StartSplitRequest) GetBucketCount() uint32 {
+	if x != nil {
+		return x.BucketCount
+	}
+	return 0
+}
+
+func (x *StartSplitRequest) GetStep() SplitStep {
+	if x != nil {
+		return x.Step
+	}
+	return SplitStep_SPLIT_STEP_UNSPECIFIED
+}
+
+type StartSplitResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartSplitResponse) Reset() {
+	*x = StartSplitResponse{}
+	mi := &file_switchyard_v1_storage_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartSplitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartSplitResponse) ProtoMessage() {}
+
+func (x *StartSplitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_storage_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartSplitResponse.ProtoReflect.Descriptor instead.
+func (*StartSplitResponse) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{49}
+}
+
+type SplitStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SplitStatusRequest) Reset() {
+	*x = SplitStatusRequest{}
+	mi := &file_switchyard_v1_storage_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SplitStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SplitStatusRequest) ProtoMessage() {}
+
+func (x *SplitStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_storage_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SplitStatusRequest.ProtoReflect.Descriptor instead.
+func (*SplitStatusRequest) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{50}
+}
+
+type SplitStatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "steady", "held" or "splitting".
+	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	// The one that counts: while it is doubled, that from before.
+	BucketCount uint32 `protobuf:"varint,2,opt,name=bucket_count,json=bucketCount,proto3" json:"bucket_count,omitempty"`
+	// What this member was told by its configuration.
+	Configured uint32 `protobuf:"varint,3,opt,name=configured,proto3" json:"configured,omitempty"`
+	// Streams of clients with the bucket_count from before, this member itself not counted.
+	OldCallers uint32 `protobuf:"varint,4,opt,name=old_callers,json=oldCallers,proto3" json:"old_callers,omitempty"`
+	// Buckets that are here, upper halves not counted, and how many are split.
+	Buckets uint32 `protobuf:"varint,5,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	Done    uint32 `protobuf:"varint,6,opt,name=done,proto3" json:"done,omitempty"`
+	// Rows that were looked at, those of them that went to upper halves, and their bytes.
+	Rows       uint64 `protobuf:"varint,7,opt,name=rows,proto3" json:"rows,omitempty"`
+	MovedRows  uint64 `protobuf:"varint,8,opt,name=moved_rows,json=movedRows,proto3" json:"moved_rows,omitempty"`
+	MovedBytes uint64 `protobuf:"varint,9,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"`
+	// Rows whose hash is not of their bucket.
+	MisplacedRows uint64 `protobuf:"varint,10,opt,name=misplaced_rows,json=misplacedRows,proto3" json:"misplaced_rows,omitempty"`
+	// Buckets in the middle of a move, for which BEGIN waits.
+	Moving        uint32 `protobuf:"varint,11,opt,name=moving,proto3" json:"moving,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SplitStatusResponse) Reset() {
+	*x = SplitStatusResponse{}
+	mi := &file_switchyard_v1_storage_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SplitStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SplitStatusResponse) ProtoMessage() {}
+
+func (x *SplitStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_storage_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SplitStatusResponse.ProtoReflect.Descriptor instead.
+func (*SplitStatusResponse) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *SplitStatusResponse) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *SplitStatusResponse) GetBucketCount() uint32 {
+	if x != nil {
+		return x.BucketCount
+	}
+	return 0
+}
+
+func (x *SplitStatusResponse) GetConfigured() uint32 {
+	if x != nil {
+		return x.Configured
+	}
+	return 0
+}
+
+func (x *SplitStatusResponse) GetOldCallers() uint32 {
+	if x != nil {
+		return x.OldCallers
+	}
+	return 0
+}
+
+func (x *SplitStatusResponse) GetBuckets() uint32 {
+	if x != nil {
+		return x.Buckets
+	}
+	return 0
+}
+
+func (x *SplitStatusResponse) GetDone() uint32 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *SplitStatusResponse) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *SplitStatusResponse) GetMovedRows() uint64 {
+	if x != nil {
+		return x.MovedRows
+	}
+	return 0
+}
+
+func (x *SplitStatusResponse) GetMovedBytes() uint64 {
+	if x != nil {
+		return x.MovedBytes
+	}
+	return 0
+}
+
+func (x *SplitStatusResponse) GetMisplacedRows() uint64 {
+	if x != nil {
+		return x.MisplacedRows
+	}
+	return 0
+}
+
+func (x *SplitStatusResponse) GetMoving() uint32 {
+	if x != nil {
+		return x.Moving
+	}
+	return 0
+}
+
+type FinishSplitRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Before it is doubled.
+	BucketCount uint32 `protobuf:"varint,1,opt,name=bucket_count,json=bucketCount,proto3" json:"bucket_count,omitempty"`
+	// Although there are misplaced rows.
+	DespiteMisplaced bool `protobuf:"varint,2,opt,name=despite_misplaced,json=despiteMisplaced,proto3" json:"despite_misplaced,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *FinishSplitRequest) Reset() {
+	*x = FinishSplitRequest{}
+	mi := &file_switchyard_v1_storage_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishSplitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishSplitRequest) ProtoMessage() {}
+
+func (x *FinishSplitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_storage_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishSplitRequest.ProtoReflect.Descriptor instead.
+func (*FinishSplitRequest) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *FinishSplitRequest) GetBucketCount() uint32 {
+	if x != nil {
+		return x.BucketCount
+	}
+	return 0
+}
+
+func (x *FinishSplitRequest) GetDespiteMisplaced() bool {
+	if x != nil {
+		return x.DespiteMisplaced
+	}
+	return false
+}
+
+type FinishSplitResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishSplitResponse) Reset() {
+	*x = FinishSplitResponse{}
+	mi := &file_switchyard_v1_storage_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishSplitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishSplitResponse) ProtoMessage() {}
+
+func (x *FinishSplitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_storage_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishSplitResponse.ProtoReflect.Descriptor instead.
+func (*FinishSplitResponse) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_storage_proto_rawDescGZIP(), []int{53}
+}
+
 type ViewRequest_Open struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Bucket uint32                 `protobuf:"varint,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
@@ -2981,7 +3395,7 @@ type ViewRequest_Open struct {
 
 func (x *ViewRequest_Open) Reset() {
 	*x = ViewRequest_Open{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[48]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2993,7 +3407,7 @@ func (x *ViewRequest_Open) String() string {
 func (*ViewRequest_Open) ProtoMessage() {}
 
 func (x *ViewRequest_Open) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[48]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3037,7 +3451,7 @@ type ViewRequest_Scan struct {
 
 func (x *ViewRequest_Scan) Reset() {
 	*x = ViewRequest_Scan{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[49]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3049,7 +3463,7 @@ func (x *ViewRequest_Scan) String() string {
 func (*ViewRequest_Scan) ProtoMessage() {}
 
 func (x *ViewRequest_Scan) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[49]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3110,7 +3524,7 @@ type ViewResponse_Value struct {
 
 func (x *ViewResponse_Value) Reset() {
 	*x = ViewResponse_Value{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[50]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3122,7 +3536,7 @@ func (x *ViewResponse_Value) String() string {
 func (*ViewResponse_Value) ProtoMessage() {}
 
 func (x *ViewResponse_Value) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[50]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3162,7 +3576,7 @@ type ViewResponse_Row struct {
 
 func (x *ViewResponse_Row) Reset() {
 	*x = ViewResponse_Row{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[51]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3174,7 +3588,7 @@ func (x *ViewResponse_Row) String() string {
 func (*ViewResponse_Row) ProtoMessage() {}
 
 func (x *ViewResponse_Row) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[51]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3632,7 @@ type ListBucketsResponse_Bucket struct {
 
 func (x *ListBucketsResponse_Bucket) Reset() {
 	*x = ListBucketsResponse_Bucket{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[53]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3230,7 +3644,7 @@ func (x *ListBucketsResponse_Bucket) String() string {
 func (*ListBucketsResponse_Bucket) ProtoMessage() {}
 
 func (x *ListBucketsResponse_Bucket) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[53]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3710,7 @@ type CheckBucketsResponse_Bucket struct {
 
 func (x *CheckBucketsResponse_Bucket) Reset() {
 	*x = CheckBucketsResponse_Bucket{}
-	mi := &file_switchyard_v1_storage_proto_msgTypes[54]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3308,7 +3722,7 @@ func (x *CheckBucketsResponse_Bucket) String() string {
 func (*CheckBucketsResponse_Bucket) ProtoMessage() {}
 
 func (x *CheckBucketsResponse_Bucket) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_storage_proto_msgTypes[54]
+	mi := &file_switchyard_v1_storage_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3465,7 +3879,7 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x04rows\x18\x05 \x01(\x04R\x04rows\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12+\n" +
 	"\x03age\x18\a \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05error\"\x9a\a\n" +
+	"\x05error\x18\b \x01(\tR\x05error\"\xbb\a\n" +
 	"\x13StorageInfoResponse\x12\x1f\n" +
 	"\vreplica_set\x18\x01 \x01(\tR\n" +
 	"replicaSet\x12\x1d\n" +
@@ -3495,7 +3909,9 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x05moves\x18\x15 \x03(\v2\x19.switchyard.v1.BucketMoveR\x05moves\x12,\n" +
 	"\x12known_replica_sets\x18\x16 \x03(\tR\x10knownReplicaSets\x12'\n" +
 	"\x0frebalancing_off\x18\x17 \x01(\bR\x0erebalancingOff\x12/\n" +
-	"\x13rebalancing_version\x18\x18 \x01(\x04R\x12rebalancingVersion\x1a:\n" +
+	"\x13rebalancing_version\x18\x18 \x01(\x04R\x12rebalancingVersion\x12\x1f\n" +
+	"\vsplit_phase\x18\x19 \x01(\tR\n" +
+	"splitPhase\x1a:\n" +
 	"\fBucketsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"k\n" +
@@ -3602,7 +4018,34 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x14SetRebalancerRequest\x12\x0e\n" +
 	"\x02on\x18\x01 \x01(\bR\x02on\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"\x17\n" +
-	"\x15SetRebalancerResponse*\x8d\x01\n" +
+	"\x15SetRebalancerResponse\"d\n" +
+	"\x11StartSplitRequest\x12!\n" +
+	"\fbucket_count\x18\x01 \x01(\rR\vbucketCount\x12,\n" +
+	"\x04step\x18\x02 \x01(\x0e2\x18.switchyard.v1.SplitStepR\x04step\"\x14\n" +
+	"\x12StartSplitResponse\"\x14\n" +
+	"\x12SplitStatusRequest\"\xd0\x02\n" +
+	"\x13SplitStatusResponse\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x12!\n" +
+	"\fbucket_count\x18\x02 \x01(\rR\vbucketCount\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x03 \x01(\rR\n" +
+	"configured\x12\x1f\n" +
+	"\vold_callers\x18\x04 \x01(\rR\n" +
+	"oldCallers\x12\x18\n" +
+	"\abuckets\x18\x05 \x01(\rR\abuckets\x12\x12\n" +
+	"\x04done\x18\x06 \x01(\rR\x04done\x12\x12\n" +
+	"\x04rows\x18\a \x01(\x04R\x04rows\x12\x1d\n" +
+	"\n" +
+	"moved_rows\x18\b \x01(\x04R\tmovedRows\x12\x1f\n" +
+	"\vmoved_bytes\x18\t \x01(\x04R\n" +
+	"movedBytes\x12%\n" +
+	"\x0emisplaced_rows\x18\n" +
+	" \x01(\x04R\rmisplacedRows\x12\x16\n" +
+	"\x06moving\x18\v \x01(\rR\x06moving\"d\n" +
+	"\x12FinishSplitRequest\x12!\n" +
+	"\fbucket_count\x18\x01 \x01(\rR\vbucketCount\x12+\n" +
+	"\x11despite_misplaced\x18\x02 \x01(\bR\x10despiteMisplaced\"\x15\n" +
+	"\x13FinishSplitResponse*\x8d\x01\n" +
 	"\x0fStorageCallKind\x12!\n" +
 	"\x1dSTORAGE_CALL_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17STORAGE_CALL_KIND_WRITE\x10\x01\x12\x1a\n" +
@@ -3615,7 +4058,12 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\x17BUCKET_CHANGE_READ_ONLY\x10\x03\x12\x1c\n" +
 	"\x18BUCKET_CHANGE_READ_WRITE\x10\x04\x12\x1e\n" +
 	"\x1aBUCKET_CHANGE_FORCE_CREATE\x10\x05\x12\x1c\n" +
-	"\x18BUCKET_CHANGE_FORCE_DROP\x10\x062\xe6\r\n" +
+	"\x18BUCKET_CHANGE_FORCE_DROP\x10\x06*j\n" +
+	"\tSplitStep\x12\x1a\n" +
+	"\x16SPLIT_STEP_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fSPLIT_STEP_HOLD\x10\x01\x12\x16\n" +
+	"\x12SPLIT_STEP_RELEASE\x10\x02\x12\x14\n" +
+	"\x10SPLIT_STEP_BEGIN\x10\x032\xe5\x0f\n" +
 	"\x0eStorageService\x12F\n" +
 	"\x05Calls\x12\x1b.switchyard.v1.CallsRequest\x1a\x1c.switchyard.v1.CallsResponse(\x010\x01\x12C\n" +
 	"\x04View\x12\x1a.switchyard.v1.ViewRequest\x1a\x1b.switchyard.v1.ViewResponse(\x010\x01\x12M\n" +
@@ -3637,7 +4085,11 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\fRemoveMember\x12\".switchyard.v1.RemoveMemberRequest\x1a#.switchyard.v1.RemoveMemberResponse\x12K\n" +
 	"\bHandOver\x12\x1e.switchyard.v1.HandOverRequest\x1a\x1f.switchyard.v1.HandOverResponse\x12c\n" +
 	"\x10RebalancerStatus\x12&.switchyard.v1.RebalancerStatusRequest\x1a'.switchyard.v1.RebalancerStatusResponse\x12Z\n" +
-	"\rSetRebalancer\x12#.switchyard.v1.SetRebalancerRequest\x1a$.switchyard.v1.SetRebalancerResponseBEZCgithub.com/switchyard-dev/switchyard/api/switchyard/v1;switchyardv1b\x06proto3"
+	"\rSetRebalancer\x12#.switchyard.v1.SetRebalancerRequest\x1a$.switchyard.v1.SetRebalancerResponse\x12Q\n" +
+	"\n" +
+	"StartSplit\x12 .switchyard.v1.StartSplitRequest\x1a!.switchyard.v1.StartSplitResponse\x12T\n" +
+	"\vSplitStatus\x12!.switchyard.v1.SplitStatusRequest\x1a\".switchyard.v1.SplitStatusResponse\x12T\n" +
+	"\vFinishSplit\x12!.switchyard.v1.FinishSplitRequest\x1a\".switchyard.v1.FinishSplitResponseBEZCgithub.com/switchyard-dev/switchyard/api/switchyard/v1;switchyardv1b\x06proto3"
 
 var (
 	file_switchyard_v1_storage_proto_rawDescOnce sync.Once
@@ -3651,147 +4103,161 @@ func file_switchyard_v1_storage_proto_rawDescGZIP() []byte {
 	return file_switchyard_v1_storage_proto_rawDescData
 }
 
-var file_switchyard_v1_storage_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_switchyard_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_switchyard_v1_storage_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_switchyard_v1_storage_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_switchyard_v1_storage_proto_goTypes = []any{
 	(StorageCallKind)(0),                // 0: switchyard.v1.StorageCallKind
 	(BucketChange)(0),                   // 1: switchyard.v1.BucketChange
-	(*StorageError)(nil),                // 2: switchyard.v1.StorageError
-	(*StorageCall)(nil),                 // 3: switchyard.v1.StorageCall
-	(*StorageResult)(nil),               // 4: switchyard.v1.StorageResult
-	(*CallsRequest)(nil),                // 5: switchyard.v1.CallsRequest
-	(*CallsResponse)(nil),               // 6: switchyard.v1.CallsResponse
-	(*ViewRequest)(nil),                 // 7: switchyard.v1.ViewRequest
-	(*ViewResponse)(nil),                // 8: switchyard.v1.ViewResponse
-	(*DiscoverRequest)(nil),             // 9: switchyard.v1.DiscoverRequest
-	(*BucketRange)(nil),                 // 10: switchyard.v1.BucketRange
-	(*DiscoverResponse)(nil),            // 11: switchyard.v1.DiscoverResponse
-	(*StorageInfoRequest)(nil),          // 12: switchyard.v1.StorageInfoRequest
-	(*StorageMember)(nil),               // 13: switchyard.v1.StorageMember
-	(*BucketMove)(nil),                  // 14: switchyard.v1.BucketMove
-	(*StorageInfoResponse)(nil),         // 15: switchyard.v1.StorageInfoResponse
-	(*RefRequest)(nil),                  // 16: switchyard.v1.RefRequest
-	(*RefResponse)(nil),                 // 17: switchyard.v1.RefResponse
-	(*UnrefRequest)(nil),                // 18: switchyard.v1.UnrefRequest
-	(*UnrefResponse)(nil),               // 19: switchyard.v1.UnrefResponse
-	(*MapCallRequest)(nil),              // 20: switchyard.v1.MapCallRequest
-	(*MapCallResponse)(nil),             // 21: switchyard.v1.MapCallResponse
-	(*SendBucketsRequest)(nil),          // 22: switchyard.v1.SendBucketsRequest
-	(*SendBucketsResponse)(nil),         // 23: switchyard.v1.SendBucketsResponse
-	(*CancelSendsRequest)(nil),          // 24: switchyard.v1.CancelSendsRequest
-	(*CancelSendsResponse)(nil),         // 25: switchyard.v1.CancelSendsResponse
-	(*ChangeBucketsRequest)(nil),        // 26: switchyard.v1.ChangeBucketsRequest
-	(*ChangeBucketsResponse)(nil),       // 27: switchyard.v1.ChangeBucketsResponse
-	(*ListBucketsRequest)(nil),          // 28: switchyard.v1.ListBucketsRequest
-	(*ListBucketsResponse)(nil),         // 29: switchyard.v1.ListBucketsResponse
-	(*CheckBucketsRequest)(nil),         // 30: switchyard.v1.CheckBucketsRequest
-	(*CheckBucketsResponse)(nil),        // 31: switchyard.v1.CheckBucketsResponse
-	(*BootstrapStorageRequest)(nil),     // 32: switchyard.v1.BootstrapStorageRequest
-	(*BootstrapStorageResponse)(nil),    // 33: switchyard.v1.BootstrapStorageResponse
-	(*SetWeightRequest)(nil),            // 34: switchyard.v1.SetWeightRequest
-	(*SetWeightResponse)(nil),           // 35: switchyard.v1.SetWeightResponse
-	(*SetLockRequest)(nil),              // 36: switchyard.v1.SetLockRequest
-	(*SetLockResponse)(nil),             // 37: switchyard.v1.SetLockResponse
-	(*ForgetReplicaSetRequest)(nil),     // 38: switchyard.v1.ForgetReplicaSetRequest
-	(*ForgetReplicaSetResponse)(nil),    // 39: switchyard.v1.ForgetReplicaSetResponse
-	(*AddMemberRequest)(nil),            // 40: switchyard.v1.AddMemberRequest
-	(*AddMemberResponse)(nil),           // 41: switchyard.v1.AddMemberResponse
-	(*RemoveMemberRequest)(nil),         // 42: switchyard.v1.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),        // 43: switchyard.v1.RemoveMemberResponse
-	(*HandOverRequest)(nil),             // 44: switchyard.v1.HandOverRequest
-	(*HandOverResponse)(nil),            // 45: switchyard.v1.HandOverResponse
-	(*RebalancerStatusRequest)(nil),     // 46: switchyard.v1.RebalancerStatusRequest
-	(*RebalancerStatusResponse)(nil),    // 47: switchyard.v1.RebalancerStatusResponse
-	(*SetRebalancerRequest)(nil),        // 48: switchyard.v1.SetRebalancerRequest
-	(*SetRebalancerResponse)(nil),       // 49: switchyard.v1.SetRebalancerResponse
-	(*ViewRequest_Open)(nil),            // 50: switchyard.v1.ViewRequest.Open
-	(*ViewRequest_Scan)(nil),            // 51: switchyard.v1.ViewRequest.Scan
-	(*ViewResponse_Value)(nil),          // 52: switchyard.v1.ViewResponse.Value
-	(*ViewResponse_Row)(nil),            // 53: switchyard.v1.ViewResponse.Row
-	nil,                                 // 54: switchyard.v1.StorageInfoResponse.BucketsEntry
-	(*ListBucketsResponse_Bucket)(nil),  // 55: switchyard.v1.ListBucketsResponse.Bucket
-	(*CheckBucketsResponse_Bucket)(nil), // 56: switchyard.v1.CheckBucketsResponse.Bucket
-	(*durationpb.Duration)(nil),         // 57: google.protobuf.Duration
+	(SplitStep)(0),                      // 2: switchyard.v1.SplitStep
+	(*StorageError)(nil),                // 3: switchyard.v1.StorageError
+	(*StorageCall)(nil),                 // 4: switchyard.v1.StorageCall
+	(*StorageResult)(nil),               // 5: switchyard.v1.StorageResult
+	(*CallsRequest)(nil),                // 6: switchyard.v1.CallsRequest
+	(*CallsResponse)(nil),               // 7: switchyard.v1.CallsResponse
+	(*ViewRequest)(nil),                 // 8: switchyard.v1.ViewRequest
+	(*ViewResponse)(nil),                // 9: switchyard.v1.ViewResponse
+	(*DiscoverRequest)(nil),             // 10: switchyard.v1.DiscoverRequest
+	(*BucketRange)(nil),                 // 11: switchyard.v1.BucketRange
+	(*DiscoverResponse)(nil),            // 12: switchyard.v1.DiscoverResponse
+	(*StorageInfoRequest)(nil),          // 13: switchyard.v1.StorageInfoRequest
+	(*StorageMember)(nil),               // 14: switchyard.v1.StorageMember
+	(*BucketMove)(nil),                  // 15: switchyard.v1.BucketMove
+	(*StorageInfoResponse)(nil),         // 16: switchyard.v1.StorageInfoResponse
+	(*RefRequest)(nil),                  // 17: switchyard.v1.RefRequest
+	(*RefResponse)(nil),                 // 18: switchyard.v1.RefResponse
+	(*UnrefRequest)(nil),                // 19: switchyard.v1.UnrefRequest
+	(*UnrefResponse)(nil),               // 20: switchyard.v1.UnrefResponse
+	(*MapCallRequest)(nil),              // 21: switchyard.v1.MapCallRequest
+	(*MapCallResponse)(nil),             // 22: switchyard.v1.MapCallResponse
+	(*SendBucketsRequest)(nil),          // 23: switchyard.v1.SendBucketsRequest
+	(*SendBucketsResponse)(nil),         // 24: switchyard.v1.SendBucketsResponse
+	(*CancelSendsRequest)(nil),          // 25: switchyard.v1.CancelSendsRequest
+	(*CancelSendsResponse)(nil),         // 26: switchyard.v1.CancelSendsResponse
+	(*ChangeBucketsRequest)(nil),        // 27: switchyard.v1.ChangeBucketsRequest
+	(*ChangeBucketsResponse)(nil),       // 28: switchyard.v1.ChangeBucketsResponse
+	(*ListBucketsRequest)(nil),          // 29: switchyard.v1.ListBucketsRequest
+	(*ListBucketsResponse)(nil),         // 30: switchyard.v1.ListBucketsResponse
+	(*CheckBucketsRequest)(nil),         // 31: switchyard.v1.CheckBucketsRequest
+	(*CheckBucketsResponse)(nil),        // 32: switchyard.v1.CheckBucketsResponse
+	(*BootstrapStorageRequest)(nil),     // 33: switchyard.v1.BootstrapStorageRequest
+	(*BootstrapStorageResponse)(nil),    // 34: switchyard.v1.BootstrapStorageResponse
+	(*SetWeightRequest)(nil),            // 35: switchyard.v1.SetWeightRequest
+	(*SetWeightResponse)(nil),           // 36: switchyard.v1.SetWeightResponse
+	(*SetLockRequest)(nil),              // 37: switchyard.v1.SetLockRequest
+	(*SetLockResponse)(nil),             // 38: switchyard.v1.SetLockResponse
+	(*ForgetReplicaSetRequest)(nil),     // 39: switchyard.v1.ForgetReplicaSetRequest
+	(*ForgetReplicaSetResponse)(nil),    // 40: switchyard.v1.ForgetReplicaSetResponse
+	(*AddMemberRequest)(nil),            // 41: switchyard.v1.AddMemberRequest
+	(*AddMemberResponse)(nil),           // 42: switchyard.v1.AddMemberResponse
+	(*RemoveMemberRequest)(nil),         // 43: switchyard.v1.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),        // 44: switchyard.v1.RemoveMemberResponse
+	(*HandOverRequest)(nil),             // 45: switchyard.v1.HandOverRequest
+	(*HandOverResponse)(nil),            // 46: switchyard.v1.HandOverResponse
+	(*RebalancerStatusRequest)(nil),     // 47: switchyard.v1.RebalancerStatusRequest
+	(*RebalancerStatusResponse)(nil),    // 48: switchyard.v1.RebalancerStatusResponse
+	(*SetRebalancerRequest)(nil),        // 49: switchyard.v1.SetRebalancerRequest
+	(*SetRebalancerResponse)(nil),       // 50: switchyard.v1.SetRebalancerResponse
+	(*StartSplitRequest)(nil),           // 51: switchyard.v1.StartSplitRequest
+	(*StartSplitResponse)(nil),          // 52: switchyard.v1.StartSplitResponse
+	(*SplitStatusRequest)(nil),          // 53: switchyard.v1.SplitStatusRequest
+	(*SplitStatusResponse)(nil),         // 54: switchyard.v1.SplitStatusResponse
+	(*FinishSplitRequest)(nil),          // 55: switchyard.v1.FinishSplitRequest
+	(*FinishSplitResponse)(nil),         // 56: switchyard.v1.FinishSplitResponse
+	(*ViewRequest_Open)(nil),            // 57: switchyard.v1.ViewRequest.Open
+	(*ViewRequest_Scan)(nil),            // 58: switchyard.v1.ViewRequest.Scan
+	(*ViewResponse_Value)(nil),          // 59: switchyard.v1.ViewResponse.Value
+	(*ViewResponse_Row)(nil),            // 60: switchyard.v1.ViewResponse.Row
+	nil,                                 // 61: switchyard.v1.StorageInfoResponse.BucketsEntry
+	(*ListBucketsResponse_Bucket)(nil),  // 62: switchyard.v1.ListBucketsResponse.Bucket
+	(*CheckBucketsResponse_Bucket)(nil), // 63: switchyard.v1.CheckBucketsResponse.Bucket
+	(*durationpb.Duration)(nil),         // 64: google.protobuf.Duration
 }
 var file_switchyard_v1_storage_proto_depIdxs = []int32{
-	2,  // 0: switchyard.v1.StorageError.cause:type_name -> switchyard.v1.StorageError
+	3,  // 0: switchyard.v1.StorageError.cause:type_name -> switchyard.v1.StorageError
 	0,  // 1: switchyard.v1.StorageCall.kind:type_name -> switchyard.v1.StorageCallKind
-	2,  // 2: switchyard.v1.StorageResult.error:type_name -> switchyard.v1.StorageError
-	3,  // 3: switchyard.v1.CallsRequest.calls:type_name -> switchyard.v1.StorageCall
-	4,  // 4: switchyard.v1.CallsResponse.results:type_name -> switchyard.v1.StorageResult
-	50, // 5: switchyard.v1.ViewRequest.open:type_name -> switchyard.v1.ViewRequest.Open
-	51, // 6: switchyard.v1.ViewRequest.scan:type_name -> switchyard.v1.ViewRequest.Scan
-	2,  // 7: switchyard.v1.ViewResponse.error:type_name -> switchyard.v1.StorageError
-	52, // 8: switchyard.v1.ViewResponse.values:type_name -> switchyard.v1.ViewResponse.Value
-	53, // 9: switchyard.v1.ViewResponse.rows:type_name -> switchyard.v1.ViewResponse.Row
-	10, // 10: switchyard.v1.DiscoverResponse.ranges:type_name -> switchyard.v1.BucketRange
-	57, // 11: switchyard.v1.StorageMember.silent:type_name -> google.protobuf.Duration
-	57, // 12: switchyard.v1.BucketMove.age:type_name -> google.protobuf.Duration
-	13, // 13: switchyard.v1.StorageInfoResponse.members:type_name -> switchyard.v1.StorageMember
-	54, // 14: switchyard.v1.StorageInfoResponse.buckets:type_name -> switchyard.v1.StorageInfoResponse.BucketsEntry
-	14, // 15: switchyard.v1.StorageInfoResponse.moves:type_name -> switchyard.v1.BucketMove
-	57, // 16: switchyard.v1.RefRequest.timeout:type_name -> google.protobuf.Duration
-	10, // 17: switchyard.v1.RefResponse.buckets:type_name -> switchyard.v1.BucketRange
+	3,  // 2: switchyard.v1.StorageResult.error:type_name -> switchyard.v1.StorageError
+	4,  // 3: switchyard.v1.CallsRequest.calls:type_name -> switchyard.v1.StorageCall
+	5,  // 4: switchyard.v1.CallsResponse.results:type_name -> switchyard.v1.StorageResult
+	57, // 5: switchyard.v1.ViewRequest.open:type_name -> switchyard.v1.ViewRequest.Open
+	58, // 6: switchyard.v1.ViewRequest.scan:type_name -> switchyard.v1.ViewRequest.Scan
+	3,  // 7: switchyard.v1.ViewResponse.error:type_name -> switchyard.v1.StorageError
+	59, // 8: switchyard.v1.ViewResponse.values:type_name -> switchyard.v1.ViewResponse.Value
+	60, // 9: switchyard.v1.ViewResponse.rows:type_name -> switchyard.v1.ViewResponse.Row
+	11, // 10: switchyard.v1.DiscoverResponse.ranges:type_name -> switchyard.v1.BucketRange
+	64, // 11: switchyard.v1.StorageMember.silent:type_name -> google.protobuf.Duration
+	64, // 12: switchyard.v1.BucketMove.age:type_name -> google.protobuf.Duration
+	14, // 13: switchyard.v1.StorageInfoResponse.members:type_name -> switchyard.v1.StorageMember
+	61, // 14: switchyard.v1.StorageInfoResponse.buckets:type_name -> switchyard.v1.StorageInfoResponse.BucketsEntry
+	15, // 15: switchyard.v1.StorageInfoResponse.moves:type_name -> switchyard.v1.BucketMove
+	64, // 16: switchyard.v1.RefRequest.timeout:type_name -> google.protobuf.Duration
+	11, // 17: switchyard.v1.RefResponse.buckets:type_name -> switchyard.v1.BucketRange
 	0,  // 18: switchyard.v1.MapCallRequest.kind:type_name -> switchyard.v1.StorageCallKind
-	10, // 19: switchyard.v1.MapCallRequest.buckets:type_name -> switchyard.v1.BucketRange
-	4,  // 20: switchyard.v1.MapCallResponse.results:type_name -> switchyard.v1.StorageResult
-	4,  // 21: switchyard.v1.SendBucketsResponse.failed:type_name -> switchyard.v1.StorageResult
+	11, // 19: switchyard.v1.MapCallRequest.buckets:type_name -> switchyard.v1.BucketRange
+	5,  // 20: switchyard.v1.MapCallResponse.results:type_name -> switchyard.v1.StorageResult
+	5,  // 21: switchyard.v1.SendBucketsResponse.failed:type_name -> switchyard.v1.StorageResult
 	1,  // 22: switchyard.v1.ChangeBucketsRequest.change:type_name -> switchyard.v1.BucketChange
-	55, // 23: switchyard.v1.ListBucketsResponse.buckets:type_name -> switchyard.v1.ListBucketsResponse.Bucket
-	56, // 24: switchyard.v1.CheckBucketsResponse.buckets:type_name -> switchyard.v1.CheckBucketsResponse.Bucket
-	10, // 25: switchyard.v1.BootstrapStorageRequest.buckets:type_name -> switchyard.v1.BucketRange
-	13, // 26: switchyard.v1.BootstrapStorageRequest.members:type_name -> switchyard.v1.StorageMember
-	13, // 27: switchyard.v1.AddMemberRequest.member:type_name -> switchyard.v1.StorageMember
-	57, // 28: switchyard.v1.RebalancerStatusResponse.eta:type_name -> google.protobuf.Duration
-	57, // 29: switchyard.v1.RebalancerStatusResponse.took:type_name -> google.protobuf.Duration
-	0,  // 30: switchyard.v1.ViewRequest.Open.kind:type_name -> switchyard.v1.StorageCallKind
-	5,  // 31: switchyard.v1.StorageService.Calls:input_type -> switchyard.v1.CallsRequest
-	7,  // 32: switchyard.v1.StorageService.View:input_type -> switchyard.v1.ViewRequest
-	9,  // 33: switchyard.v1.StorageService.Discover:input_type -> switchyard.v1.DiscoverRequest
-	12, // 34: switchyard.v1.StorageService.StorageInfo:input_type -> switchyard.v1.StorageInfoRequest
-	16, // 35: switchyard.v1.StorageService.Ref:input_type -> switchyard.v1.RefRequest
-	18, // 36: switchyard.v1.StorageService.Unref:input_type -> switchyard.v1.UnrefRequest
-	20, // 37: switchyard.v1.StorageService.MapCall:input_type -> switchyard.v1.MapCallRequest
-	22, // 38: switchyard.v1.StorageService.SendBuckets:input_type -> switchyard.v1.SendBucketsRequest
-	24, // 39: switchyard.v1.StorageService.CancelSends:input_type -> switchyard.v1.CancelSendsRequest
-	26, // 40: switchyard.v1.StorageService.ChangeBuckets:input_type -> switchyard.v1.ChangeBucketsRequest
-	28, // 41: switchyard.v1.StorageService.ListBuckets:input_type -> switchyard.v1.ListBucketsRequest
-	30, // 42: switchyard.v1.StorageService.CheckBuckets:input_type -> switchyard.v1.CheckBucketsRequest
-	32, // 43: switchyard.v1.StorageService.BootstrapStorage:input_type -> switchyard.v1.BootstrapStorageRequest
-	34, // 44: switchyard.v1.StorageService.SetWeight:input_type -> switchyard.v1.SetWeightRequest
-	36, // 45: switchyard.v1.StorageService.SetLock:input_type -> switchyard.v1.SetLockRequest
-	38, // 46: switchyard.v1.StorageService.ForgetReplicaSet:input_type -> switchyard.v1.ForgetReplicaSetRequest
-	40, // 47: switchyard.v1.StorageService.AddMember:input_type -> switchyard.v1.AddMemberRequest
-	42, // 48: switchyard.v1.StorageService.RemoveMember:input_type -> switchyard.v1.RemoveMemberRequest
-	44, // 49: switchyard.v1.StorageService.HandOver:input_type -> switchyard.v1.HandOverRequest
-	46, // 50: switchyard.v1.StorageService.RebalancerStatus:input_type -> switchyard.v1.RebalancerStatusRequest
-	48, // 51: switchyard.v1.StorageService.SetRebalancer:input_type -> switchyard.v1.SetRebalancerRequest
-	6,  // 52: switchyard.v1.StorageService.Calls:output_type -> switchyard.v1.CallsResponse
-	8,  // 53: switchyard.v1.StorageService.View:output_type -> switchyard.v1.ViewResponse
-	11, // 54: switchyard.v1.StorageService.Discover:output_type -> switchyard.v1.DiscoverResponse
-	15, // 55: switchyard.v1.StorageService.StorageInfo:output_type -> switchyard.v1.StorageInfoResponse
-	17, // 56: switchyard.v1.StorageService.Ref:output_type -> switchyard.v1.RefResponse
-	19, // 57: switchyard.v1.StorageService.Unref:output_type -> switchyard.v1.UnrefResponse
-	21, // 58: switchyard.v1.StorageService.MapCall:output_type -> switchyard.v1.MapCallResponse
-	23, // 59: switchyard.v1.StorageService.SendBuckets:output_type -> switchyard.v1.SendBucketsResponse
-	25, // 60: switchyard.v1.StorageService.CancelSends:output_type -> switchyard.v1.CancelSendsResponse
-	27, // 61: switchyard.v1.StorageService.ChangeBuckets:output_type -> switchyard.v1.ChangeBucketsResponse
-	29, // 62: switchyard.v1.StorageService.ListBuckets:output_type -> switchyard.v1.ListBucketsResponse
-	31, // 63: switchyard.v1.StorageService.CheckBuckets:output_type -> switchyard.v1.CheckBucketsResponse
-	33, // 64: switchyard.v1.StorageService.BootstrapStorage:output_type -> switchyard.v1.BootstrapStorageResponse
-	35, // 65: switchyard.v1.StorageService.SetWeight:output_type -> switchyard.v1.SetWeightResponse
-	37, // 66: switchyard.v1.StorageService.SetLock:output_type -> switchyard.v1.SetLockResponse
-	39, // 67: switchyard.v1.StorageService.ForgetReplicaSet:output_type -> switchyard.v1.ForgetReplicaSetResponse
-	41, // 68: switchyard.v1.StorageService.AddMember:output_type -> switchyard.v1.AddMemberResponse
-	43, // 69: switchyard.v1.StorageService.RemoveMember:output_type -> switchyard.v1.RemoveMemberResponse
-	45, // 70: switchyard.v1.StorageService.HandOver:output_type -> switchyard.v1.HandOverResponse
-	47, // 71: switchyard.v1.StorageService.RebalancerStatus:output_type -> switchyard.v1.RebalancerStatusResponse
-	49, // 72: switchyard.v1.StorageService.SetRebalancer:output_type -> switchyard.v1.SetRebalancerResponse
-	52, // [52:73] is the sub-list for method output_type
-	31, // [31:52] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	62, // 23: switchyard.v1.ListBucketsResponse.buckets:type_name -> switchyard.v1.ListBucketsResponse.Bucket
+	63, // 24: switchyard.v1.CheckBucketsResponse.buckets:type_name -> switchyard.v1.CheckBucketsResponse.Bucket
+	11, // 25: switchyard.v1.BootstrapStorageRequest.buckets:type_name -> switchyard.v1.BucketRange
+	14, // 26: switchyard.v1.BootstrapStorageRequest.members:type_name -> switchyard.v1.StorageMember
+	14, // 27: switchyard.v1.AddMemberRequest.member:type_name -> switchyard.v1.StorageMember
+	64, // 28: switchyard.v1.RebalancerStatusResponse.eta:type_name -> google.protobuf.Duration
+	64, // 29: switchyard.v1.RebalancerStatusResponse.took:type_name -> google.protobuf.Duration
+	2,  // 30: switchyard.v1.StartSplitRequest.step:type_name -> switchyard.v1.SplitStep
+	0,  // 31: switchyard.v1.ViewRequest.Open.kind:type_name -> switchyard.v1.StorageCallKind
+	6,  // 32: switchyard.v1.StorageService.Calls:input_type -> switchyard.v1.CallsRequest
+	8,  // 33: switchyard.v1.StorageService.View:input_type -> switchyard.v1.ViewRequest
+	10, // 34: switchyard.v1.StorageService.Discover:input_type -> switchyard.v1.DiscoverRequest
+	13, // 35: switchyard.v1.StorageService.StorageInfo:input_type -> switchyard.v1.StorageInfoRequest
+	17, // 36: switchyard.v1.StorageService.Ref:input_type -> switchyard.v1.RefRequest
+	19, // 37: switchyard.v1.StorageService.Unref:input_type -> switchyard.v1.UnrefRequest
+	21, // 38: switchyard.v1.StorageService.MapCall:input_type -> switchyard.v1.MapCallRequest
+	23, // 39: switchyard.v1.StorageService.SendBuckets:input_type -> switchyard.v1.SendBucketsRequest
+	25, // 40: switchyard.v1.StorageService.CancelSends:input_type -> switchyard.v1.CancelSendsRequest
+	27, // 41: switchyard.v1.StorageService.ChangeBuckets:input_type -> switchyard.v1.ChangeBucketsRequest
+	29, // 42: switchyard.v1.StorageService.ListBuckets:input_type -> switchyard.v1.ListBucketsRequest
+	31, // 43: switchyard.v1.StorageService.CheckBuckets:input_type -> switchyard.v1.CheckBucketsRequest
+	33, // 44: switchyard.v1.StorageService.BootstrapStorage:input_type -> switchyard.v1.BootstrapStorageRequest
+	35, // 45: switchyard.v1.StorageService.SetWeight:input_type -> switchyard.v1.SetWeightRequest
+	37, // 46: switchyard.v1.StorageService.SetLock:input_type -> switchyard.v1.SetLockRequest
+	39, // 47: switchyard.v1.StorageService.ForgetReplicaSet:input_type -> switchyard.v1.ForgetReplicaSetRequest
+	41, // 48: switchyard.v1.StorageService.AddMember:input_type -> switchyard.v1.AddMemberRequest
+	43, // 49: switchyard.v1.StorageService.RemoveMember:input_type -> switchyard.v1.RemoveMemberRequest
+	45, // 50: switchyard.v1.StorageService.HandOver:input_type -> switchyard.v1.HandOverRequest
+	47, // 51: switchyard.v1.StorageService.RebalancerStatus:input_type -> switchyard.v1.RebalancerStatusRequest
+	49, // 52: switchyard.v1.StorageService.SetRebalancer:input_type -> switchyard.v1.SetRebalancerRequest
+	51, // 53: switchyard.v1.StorageService.StartSplit:input_type -> switchyard.v1.StartSplitRequest
+	53, // 54: switchyard.v1.StorageService.SplitStatus:input_type -> switchyard.v1.SplitStatusRequest
+	55, // 55: switchyard.v1.StorageService.FinishSplit:input_type -> switchyard.v1.FinishSplitRequest
+	7,  // 56: switchyard.v1.StorageService.Calls:output_type -> switchyard.v1.CallsResponse
+	9,  // 57: switchyard.v1.StorageService.View:output_type -> switchyard.v1.ViewResponse
+	12, // 58: switchyard.v1.StorageService.Discover:output_type -> switchyard.v1.DiscoverResponse
+	16, // 59: switchyard.v1.StorageService.StorageInfo:output_type -> switchyard.v1.StorageInfoResponse
+	18, // 60: switchyard.v1.StorageService.Ref:output_type -> switchyard.v1.RefResponse
+	20, // 61: switchyard.v1.StorageService.Unref:output_type -> switchyard.v1.UnrefResponse
+	22, // 62: switchyard.v1.StorageService.MapCall:output_type -> switchyard.v1.MapCallResponse
+	24, // 63: switchyard.v1.StorageService.SendBuckets:output_type -> switchyard.v1.SendBucketsResponse
+	26, // 64: switchyard.v1.StorageService.CancelSends:output_type -> switchyard.v1.CancelSendsResponse
+	28, // 65: switchyard.v1.StorageService.ChangeBuckets:output_type -> switchyard.v1.ChangeBucketsResponse
+	30, // 66: switchyard.v1.StorageService.ListBuckets:output_type -> switchyard.v1.ListBucketsResponse
+	32, // 67: switchyard.v1.StorageService.CheckBuckets:output_type -> switchyard.v1.CheckBucketsResponse
+	34, // 68: switchyard.v1.StorageService.BootstrapStorage:output_type -> switchyard.v1.BootstrapStorageResponse
+	36, // 69: switchyard.v1.StorageService.SetWeight:output_type -> switchyard.v1.SetWeightResponse
+	38, // 70: switchyard.v1.StorageService.SetLock:output_type -> switchyard.v1.SetLockResponse
+	40, // 71: switchyard.v1.StorageService.ForgetReplicaSet:output_type -> switchyard.v1.ForgetReplicaSetResponse
+	42, // 72: switchyard.v1.StorageService.AddMember:output_type -> switchyard.v1.AddMemberResponse
+	44, // 73: switchyard.v1.StorageService.RemoveMember:output_type -> switchyard.v1.RemoveMemberResponse
+	46, // 74: switchyard.v1.StorageService.HandOver:output_type -> switchyard.v1.HandOverResponse
+	48, // 75: switchyard.v1.StorageService.RebalancerStatus:output_type -> switchyard.v1.RebalancerStatusResponse
+	50, // 76: switchyard.v1.StorageService.SetRebalancer:output_type -> switchyard.v1.SetRebalancerResponse
+	52, // 77: switchyard.v1.StorageService.StartSplit:output_type -> switchyard.v1.StartSplitResponse
+	54, // 78: switchyard.v1.StorageService.SplitStatus:output_type -> switchyard.v1.SplitStatusResponse
+	56, // 79: switchyard.v1.StorageService.FinishSplit:output_type -> switchyard.v1.FinishSplitResponse
+	56, // [56:80] is the sub-list for method output_type
+	32, // [32:56] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_v1_storage_proto_init() }
@@ -3804,8 +4270,8 @@ func file_switchyard_v1_storage_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_v1_storage_proto_rawDesc), len(file_switchyard_v1_storage_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   55,
+			NumEnums:      3,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

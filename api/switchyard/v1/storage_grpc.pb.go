@@ -40,6 +40,9 @@ const (
 	StorageService_HandOver_FullMethodName         = "/switchyard.v1.StorageService/HandOver"
 	StorageService_RebalancerStatus_FullMethodName = "/switchyard.v1.StorageService/RebalancerStatus"
 	StorageService_SetRebalancer_FullMethodName    = "/switchyard.v1.StorageService/SetRebalancer"
+	StorageService_StartSplit_FullMethodName       = "/switchyard.v1.StorageService/StartSplit"
+	StorageService_SplitStatus_FullMethodName      = "/switchyard.v1.StorageService/SplitStatus"
+	StorageService_FinishSplit_FullMethodName      = "/switchyard.v1.StorageService/FinishSplit"
 )
 
 // StorageServiceClient is the client API for StorageService service.
@@ -106,6 +109,13 @@ type StorageServiceClient interface {
 	RebalancerStatus(ctx context.Context, in *RebalancerStatusRequest, opts ...grpc.CallOption) (*RebalancerStatusResponse, error)
 	// SetRebalancer tells the replica set whether buckets are to be rebalanced. It is kept.
 	SetRebalancer(ctx context.Context, in *SetRebalancerRequest, opts ...grpc.CallOption) (*SetRebalancerResponse, error)
+	// StartSplit takes one step towards the doubling of bucket_count in this replica set.
+	StartSplit(ctx context.Context, in *StartSplitRequest, opts ...grpc.CallOption) (*StartSplitResponse, error)
+	// SplitStatus tells how far the doubling is, as this member knows it.
+	SplitStatus(ctx context.Context, in *SplitStatusRequest, opts ...grpc.CallOption) (*SplitStatusResponse, error)
+	// FinishSplit ends the doubling: callers with the old bucket_count are refused from then
+	// on. SPLIT_IS_IN_PROGRESS while a bucket is not split.
+	FinishSplit(ctx context.Context, in *FinishSplitRequest, opts ...grpc.CallOption) (*FinishSplitResponse, error)
 }
 
 type storageServiceClient struct {
@@ -368,6 +378,36 @@ func (c *storageServiceClient) SetRebalancer(ctx context.Context, in *SetRebalan
 	return out, nil
 }
 
+func (c *storageServiceClient) StartSplit(ctx context.Context, in *StartSplitRequest, opts ...grpc.CallOption) (*StartSplitResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StartSplitResponse)
+	err := c.cc.Invoke(ctx, StorageService_StartSplit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *storageServiceClient) SplitStatus(ctx context.Context, in *SplitStatusRequest, opts ...grpc.CallOption) (*SplitStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SplitStatusResponse)
+	err := c.cc.Invoke(ctx, StorageService_SplitStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *storageServiceClient) FinishSplit(ctx context.Context, in *FinishSplitRequest, opts ...grpc.CallOption) (*FinishSplitResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FinishSplitResponse)
+	err := c.cc.Invoke(ctx, StorageService_FinishSplit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StorageServiceServer is the server API for StorageService service.
 // All implementations must embed UnimplementedStorageServiceServer
 // for forward compatibility.
@@ -432,6 +472,13 @@ type StorageServiceServer interface {
 	RebalancerStatus(context.Context, *RebalancerStatusRequest) (*RebalancerStatusResponse, error)
 	// SetRebalancer tells the replica set whether buckets are to be rebalanced. It is kept.
 	SetRebalancer(context.Context, *SetRebalancerRequest) (*SetRebalancerResponse, error)
+	// StartSplit takes one step towards the doubling of bucket_count in this replica set.
+	StartSplit(context.Context, *StartSplitRequest) (*StartSplitResponse, error)
+	// SplitStatus tells how far the doubling is, as this member knows it.
+	SplitStatus(context.Context, *SplitStatusRequest) (*SplitStatusResponse, error)
+	// FinishSplit ends the doubling: callers with the old bucket_count are refused from then
+	// on. SPLIT_IS_IN_PROGRESS while a bucket is not split.
+	FinishSplit(context.Context, *FinishSplitRequest) (*FinishSplitResponse, error)
 	mustEmbedUnimplementedStorageServiceServer()
 }
 
@@ -504,6 +551,15 @@ func (UnimplementedStorageServiceServer) RebalancerStatus(context.Context, *Reba
 }
 func (UnimplementedStorageServiceServer) SetRebalancer(context.Context, *SetRebalancerRequest) (*SetRebalancerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetRebalancer not implemented")
+}
+func (UnimplementedStorageServiceServer) StartSplit(context.Context, *StartSplitRequest) (*StartSplitResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StartSplit not implemented")
+}
+func (UnimplementedStorageServiceServer) SplitStatus(context.Context, *SplitStatusRequest) (*SplitStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SplitStatus not implemented")
+}
+func (UnimplementedStorageServiceServer) FinishSplit(context.Context, *FinishSplitRequest) (*FinishSplitResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FinishSplit not implemented")
 }
 func (UnimplementedStorageServiceServer) mustEmbedUnimplementedStorageServiceServer() {}
 func (UnimplementedStorageServiceServer) testEmbeddedByValue()                        {}
@@ -854,6 +910,60 @@ func _StorageService_SetRebalancer_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _StorageService_StartSplit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartSplitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StorageServiceServer).StartSplit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StorageService_StartSplit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StorageServiceServer).StartSplit(ctx, req.(*StartSplitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StorageService_SplitStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SplitStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StorageServiceServer).SplitStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StorageService_SplitStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StorageServiceServer).SplitStatus(ctx, req.(*SplitStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _StorageService_FinishSplit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FinishSplitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StorageServiceServer).FinishSplit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: StorageService_FinishSplit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StorageServiceServer).FinishSplit(ctx, req.(*FinishSplitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // StorageService_ServiceDesc is the grpc.ServiceDesc for StorageService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -920,6 +1030,18 @@ var StorageService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetRebalancer",
 			Handler:    _StorageService_SetRebalancer_Handler,
+		},
+		{
+			MethodName: "StartSplit",
+			Handler:    _StorageService_StartSplit_Handler,
+		},
+		{
+			MethodName: "SplitStatus",
+			Handler:    _StorageService_SplitStatus_Handler,
+		},
+		{
+			MethodName: "FinishSplit",
+			Handler:    _StorageService_FinishSplit_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

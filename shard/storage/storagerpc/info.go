@@ -43,6 +43,11 @@ func (s *Server) info(seen Storage) *v1.StorageInfoResponse {
 		on, version := f.Rebalancing()
 		resp.RebalancingOff, resp.RebalancingVersion = !on, version
 	}
+	if x, ok := s.storage.(Splitter); ok {
+		if p := x.SplitProgress(); p.Phase != "steady" {
+			resp.SplitPhase = p.Phase
+		}
+	}
 	if m, ok := s.storage.(Membership); ok {
 		resp.Members = m.Members()
 	}
