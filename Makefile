@@ -95,6 +95,11 @@ fuzz: ## Run every fuzz test for FUZZTIME
 bench: ## Go benchmarks of the packages (the comparison with others: bench/README.md)
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
+.PHONY: bench-rebalance
+bench-rebalance: ## How long an added replica set takes to fill, and what traffic notices of it
+	$(GO) run ./internal/rebalbench
+	$(GO) run ./internal/rebalbench -members 3
+	$(GO) run ./internal/rebalbench -rows 10 -load
 .PHONY: check-bench
 check-bench: ## Build and vet the comparison with others (a module of its own, many dependencies)
 	cd bench && $(GO) build ./... && $(GO) vet ./...

@@ -62,8 +62,9 @@ var Switchyard = Rules{
 		// Queues of a large cluster in virtual time, with the code that decides.
 		"internal/simulate/queue": 5,
 		// Whole replica sets in one process, for tests and measurements, and the one of moves.
-		"internal/localsets": 4,
-		"internal/movebench": 5,
+		"internal/localsets":  3,
+		"internal/movebench":  5,
+		"internal/rebalbench": 5,
 		// Measurements of the store, with members in processes of their own.
 		"internal/storebench": 4,
 		// Only tests of the whole store, with faults in its network and disks.
@@ -79,12 +80,14 @@ var Switchyard = Rules{
 		"shard/router":              {"shard/storage"},
 		"shard/storage":             {"shard/storage"},
 		"shard/storage/transferrpc": {"shard/router", "shard/storage"},
-		"shard/rebalancer":          {"shard/router", "shard/storage"},
-		"membership":                {"membership"},
-		"matching":                  {"matching", "matching/scaling", "matching/routing"},
-		"server":                    {"console"},
-		"internal/loadgen":          {"."},
-		"retry/grpcretry":           {"balance/grpcbalance"},
+		// internal/localsets is for its tests.
+		"shard/rebalancer":   {"shard/rebalancer", "shard/router", "shard/storage", "internal/localsets"},
+		"internal/localsets": {"shard/router", "shard/storage", "shard/storage/transferrpc"},
+		"membership":         {"membership"},
+		"matching":           {"matching", "matching/scaling", "matching/routing"},
+		"server":             {"console"},
+		"internal/loadgen":   {"."},
+		"retry/grpcretry":    {"balance/grpcbalance"},
 	},
 	Pure: []string{"shard", "balance", "retry", "matching/scaling", "matching/routing", "membership/ring"},
 	Impure: []string{

@@ -179,22 +179,6 @@ func (s *store) Movable(ctx context.Context, replicaSet string) ([]rebalancer.Bu
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	var out []rebalancer.Bucket
-	take := func(b *v1.ListBucketsResponse_Bucket) {
-		out = append(out, rebalancer.Bucket{ID: shard.BucketID(b.GetBucket()), Bytes: b.GetBytes()})
-	}
-	if replicaSet == s.storage.ReplicaSet() {
-		// A stream to a member in this process there is not.
-		if !s.Master() {
-			return nil, &shard.Error{Code: shard.NonMaster, ReplicaSet: replicaSet, Master: s.storage.Status().Master}
-		}
-		err := s.storage.ListBuckets(ctx, func(b *v1.ListBucketsResponse_Bucket) error {
-			if slices.Contains(movable, b.GetState()) && b.GetPeer() == "" {
-				take(b)
-			}
-			return nil
-		})
-		return out, err
-	}
 	err := s.router.OnMaster(ctx, replicaSet, func(ctx context.Context, c v1.StorageServiceClient) error {
 		out = nil
 		stream, err := c.ListBuckets(ctx, &v1.ListBucketsRequest{States: movable, Resting: true})
@@ -210,7 +194,7 @@ func (s *store) Movable(ctx context.Context, replicaSet string) ([]rebalancer.Bu
 				return err
 			}
 			for _, b := range resp.GetBuckets() {
-				take(b)
+				out = append(out, rebalancer.Bucket{ID: shard.BucketID(b.GetBucket()), Bytes: b.GetBytes()})
 			}
 		}
 	})
