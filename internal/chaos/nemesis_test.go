@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/shard"
+	"github.com/switchyard-dev/switchyard/shard/engine"
 )
 
 // nemesis does harm to a cluster, and repairs it.
@@ -50,6 +51,7 @@ var faults = []fault{
 	{"hung disk", 2, (*nemesis).hangDisk},
 	{"hand-over", 5, (*nemesis).handOver},
 	{"lost disk", 1, (*nemesis).loseDisk},
+	{"removed member", 2, (*nemesis).removeMember},
 }
 
 // startNemesis begins the harm and the moves.
@@ -179,10 +181,8 @@ func (n *nemesis) killSet(rnd *rand.Rand) (string, func() error) {
 // loseDisk gives a member an empty disk, when the others of its set are well.
 func (n *nemesis) loseDisk(rnd *rand.Rand) (string, func() error) {
 	x := n.node(rnd)
-	for _, other := range n.c.members(x.set) {
-		if other != x && !other.healthy() {
-			return "not now", nil
-		}
+	if !n.c.whole(x.set) {
+		return "not now", nil
 	}
 	if _, err := x.kill(nil); err != nil {
 		n.fail(err)
@@ -196,14 +196,36 @@ func (n *nemesis) loseDisk(rnd *rand.Rand) (string, func() error) {
 	return x.id, func() error { return n.revive(x) }
 }
 
-// healthy reports whether a node is up and has what its master has.
-func (n *node) healthy() bool {
-	p := n.process()
-	if p == nil {
-		return false
+// whole reports whether all members of a replica set are up and have all that is committed, so
+// that it can do without one of them.
+func (c *cluster) whole(set string) bool {
+	var committed uint64
+	found := false
+	members := c.members(set)
+	for _, n := range members {
+		p := n.process()
+		if p == nil {
+			return false
+		}
+		if st := p.store.Status(); st.State == engine.Master && len(st.Members) == len(members) {
+			committed, found = st.Committed, true
+			for _, m := range st.Members {
+				if m.ID != n.id && (m.Acknowledged < committed || m.Silent < 0 || m.Silent > time.Second) {
+					return false
+				}
+			}
+		}
 	}
-	st := p.store.Status()
-	return st.Err == nil && st.Master != "" && st.Applied >= st.Committed
+	for _, n := range members {
+		p := n.process()
+		if p == nil {
+			return false
+		}
+		if st := p.store.Status(); st.Applied < committed || st.State == engine.Starting {
+			return false
+		}
+	}
+	return found
 }
 
 // between are both directions between two groups.
@@ -309,6 +331,38 @@ func (n *nemesis) handOver(rnd *rand.Rand) (string, func() error) {
 		return err
 	})
 	return fmt.Sprintf("%s: %v", set, err), nil
+}
+
+// removeMember takes a member out of its replica set when all of that are well, and back in
+// later.
+func (n *nemesis) removeMember(rnd *rand.Rand) (string, func() error) {
+	x := n.node(rnd)
+	if !n.c.whole(x.set) {
+		return "not now", nil
+	}
+	r := n.c.router(rnd)
+	change := func(time time.Duration, do func(context.Context, v1.StorageServiceClient) error) error {
+		ctx, cancel := context.WithTimeout(context.Background(), time)
+		defer cancel()
+		return r.OnMaster(ctx, x.set, do)
+	}
+	err := change(5*time.Second, func(ctx context.Context, s v1.StorageServiceClient) error {
+		_, err := s.RemoveMember(ctx, &v1.RemoveMemberRequest{Id: x.id})
+		return err
+	})
+	return fmt.Sprintf("%s: %v", x.id, err), func() error {
+		for deadline := time.Now().Add(startTime); ; {
+			r = n.c.clients[0]
+			err := change(5*time.Second, func(ctx context.Context, s v1.StorageServiceClient) error {
+				_, err := s.AddMember(ctx, &v1.AddMemberRequest{Member: &v1.StorageMember{Id: x.id, Address: x.id + portSuffix, Voter: true}})
+				return err
+			})
+			if err == nil || time.Now().After(deadline) {
+				return err
+			}
+			pause(context.Background(), 50*time.Millisecond)
+		}
+	}
 }
 
 // move sends buckets from one replica set to another, all the time.

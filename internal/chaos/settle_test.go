@@ -45,6 +45,11 @@ func (c *cluster) unsettled(ctx context.Context) string {
 			}
 			if st.State == engine.Master {
 				masters++
+				for _, m := range st.Members {
+					if len(st.Members) != c.opts.members || !m.Voter {
+						return fmt.Sprintf("the members of %s are %+v", set, st.Members)
+					}
+				}
 			}
 			rows, err := check(ctx, p)
 			if err != nil {
