@@ -306,6 +306,7 @@ func (e *Engine) startRaft(at position) error {
 			return errors.New("the rows do not say who the group's members are; restore the data folder from a backup")
 		}
 		e.snaps.setLive(snapshotMetaOf("rows", at.index, at.term, members, from))
+		e.log.setFloor(at)
 	}
 	var transport raft.Transport
 	if e.opts.Transport != nil {

@@ -21,6 +21,9 @@ type timedLog struct {
 	several atomic.Bool
 	tail    tail
 	marks   marks
+	// floor is where Raft's log began when it last began anew, behind rows that hold all from
+	// before: from where the rows stood at the start, or from a snapshot.
+	floor atomic.Pointer[position]
 	// timer runs while Raft waits for the disk.
 	timer timer
 }
@@ -60,11 +63,64 @@ func (t *timedLog) GetLog(index uint64, l *raft.Log) error {
 		return nil
 	}
 	err := t.logStore.GetLog(index, l)
+	if err != nil && errors.Is(err, raft.ErrLogNotFound) && t.onFloor(index, l) {
+		return nil
+	}
 	// Raft asks for entries that are gone only to find out that they are.
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
 		t.e.failNow(fmt.Errorf("log: entry %d cannot be read: %w", index, err))
 	}
 	return err
+}
+
+// onFloor gives the term of the entry right before the log. Raft does not look at its
+// snapshot for that, and would not agree with a master about the very first entry.
+func (t *timedLog) onFloor(index uint64, l *raft.Log) bool {
+	f := t.floor.Load()
+	if f == nil || f.index != index {
+		return false
+	}
+	if first, err := t.logStore.FirstIndex(); err != nil || first != 0 && first != index+1 {
+		return false
+	}
+	*l = raft.Log{Index: index, Term: f.term}
+	return true
+}
+
+// setFloor notes that the log begins behind at. The first entry of a log is never on the
+// floor, since Raft sends that one without a look at what is before it.
+func (t *timedLog) setFloor(at position) {
+	if at.index > 1 {
+		t.floor.Store(&at)
+	}
+}
+
+// Floor implements raftrpc.Host.
+func (e *Engine) Floor() (index, term uint64) {
+	first, err := e.log.FirstIndex()
+	if err != nil {
+		return 0, 0 // it is noticed where it matters
+	}
+	if f := e.log.floor.Load(); f != nil && (first == 0 || first == f.index+1) {
+		return f.index, f.term
+	}
+	if first == 0 || first > e.fsm.applied.Load() {
+		return 0, 0
+	}
+	var l raft.Log
+	if e.log.logStore.GetLog(first, &l) != nil {
+		return 0, 0 // cut meanwhile
+	}
+	return first, l.Term
+}
+
+// Applied implements raftrpc.Host.
+func (e *Engine) Applied() (index, term uint64) {
+	r := e.raftUp.Load()
+	if r == nil {
+		return 0, 0 // it has not started
+	}
+	return e.fsm.applied.Load(), r.CurrentTerm()
 }
 
 func (t *timedLog) DeleteRange(from, to uint64) error {

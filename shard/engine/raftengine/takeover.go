@@ -46,7 +46,7 @@ func (e *Engine) takeOverRows(m raft.SnapshotMeta) error {
 		return drop(fmt.Errorf("the rows of a snapshot at entry %d stand at entry %d, with %d members", m.Index, at.index, len(members.Servers)))
 	}
 	if at.index <= e.fsm.at.index {
-		return drop(e.keepRows())
+		return drop(e.keepRows(m))
 	}
 	last, err := e.log.LastIndex()
 	if err != nil {
@@ -65,6 +65,7 @@ func (e *Engine) takeOverRows(m raft.SnapshotMeta) error {
 		e.fail(fmt.Errorf("snapshot: %w", err))
 		return err
 	}
+	e.log.setFloor(position{index: m.Index, term: m.Term})
 	e.logged.Store(0)
 	e.log.several.Store(len(members.Servers) > 1)
 	e.opts.Logger.Info("the rows of another member were taken over", "applied", at.index, "term", at.term)
@@ -77,7 +78,7 @@ func (e *Engine) takeOverRows(m raft.SnapshotMeta) error {
 
 // keepRows answers a snapshot that holds no more than the rows here. They stay, but the log
 // is about to be dropped all the same, so they must be on the disk.
-func (e *Engine) keepRows() error {
+func (e *Engine) keepRows(m raft.SnapshotMeta) error {
 	if err := e.rows.Load().db.Flush(); err != nil {
 		return err
 	}
@@ -85,6 +86,7 @@ func (e *Engine) keepRows() error {
 		e.fail(err)
 		return err
 	}
+	e.log.setFloor(position{index: m.Index, term: m.Term})
 	return nil
 }
 

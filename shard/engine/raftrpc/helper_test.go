@@ -128,6 +128,16 @@ func (n *node) Adopt(id string) error {
 
 func (n *node) Voice() bool { return !n.mute.Load() }
 
+func (n *node) Applied() (uint64, uint64) {
+	r := n.raft.Load()
+	if r == nil {
+		return 0, 0
+	}
+	return r.AppliedIndex(), r.CurrentTerm()
+}
+
+func (n *node) Floor() (uint64, uint64) { return 0, 0 }
+
 func (n *node) Hangs() bool { return n.hangs.Load() }
 
 func (n *node) Heard(uint64, uint64) {}
@@ -205,7 +215,9 @@ func bare(t *testing.T, id, cluster string, change func(*Options)) *node {
 }
 
 func (n *node) stop(t *testing.T) {
-	if err := n.raft.Load().Shutdown().Error(); err != nil {
+	down := n.raft.Load().Shutdown()
+	_ = n.t.Close() // ends what Raft waits for
+	if err := down.Error(); err != nil {
 		t.Error(err)
 	}
 }

@@ -202,6 +202,7 @@ func (s *server) receiveEntries(ctx context.Context, stream v1.RaftService_Appen
 		}
 		if req != nil {
 			h.Heard(req.Term, req.LeaderCommitIndex)
+			trim(h, req)
 			ch, err := s.t.hand(ctx, req, nil)
 			if err != nil {
 				return status.Error(codes.Unavailable, err.Error())
@@ -218,6 +219,24 @@ func (s *server) receiveEntries(ctx context.Context, stream v1.RaftService_Appen
 			return err
 		}
 	}
+}
+
+// trim leaves out of a request what is so old that Raft cannot look it up here any more, and
+// would refuse. It is applied, so it is what every master has.
+func trim(h Host, req *raft.AppendEntriesRequest) {
+	index, term := h.Floor()
+	if index <= req.PrevLogEntry {
+		return
+	}
+	n := 0
+	for n < len(req.Entries) && req.Entries[n].Index <= index {
+		n++
+	}
+	if n == 0 && len(req.Entries) > 0 {
+		return // entries that do not follow the one before them; Raft refuses them
+	}
+	req.Entries = req.Entries[n:]
+	req.PrevLogEntry, req.PrevLogTerm = index, term
 }
 
 func (s *server) sendAnswer(ctx context.Context, stream v1.RaftService_AppendEntriesServer, ch <-chan raft.RPCResponse) error {

@@ -92,6 +92,10 @@ func (s *server) InstallSnapshot(stream v1.RaftService_InstallSnapshotServer) er
 	if err := checkConfiguration(first.GetConfiguration()); err != nil {
 		return reason.New(codes.InvalidArgument, reason.InvalidRequest, nil, "the members of the group in a snapshot cannot be read: %v", err)
 	}
+	if applied, term := h.Applied(); first.GetLastIndex() <= applied {
+		// The master lost track of what is here, such as when the answer to the snapshot got lost.
+		return stream.SendAndClose(&v1.InstallSnapshotResponse{Term: term, Success: true})
+	}
 	done, err := h.Installing(stream.Context())
 	if err != nil {
 		return reason.New(codes.Unavailable, reason.NotReady, nil, "a snapshot cannot be taken now: %v", err)

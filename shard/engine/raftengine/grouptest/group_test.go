@@ -298,8 +298,13 @@ func (g *group) addMany(names []string) {
 // member that is away has.
 func (g *group) outrun(prefix string) (added []string) {
 	g.t.Helper()
-	const chunk, enough = 500, 2000
-	for g.master().engine.Status().SnapshotAt < enough {
+	const chunk, enough = 1000, 9000 // more than a master keeps in memory
+	// The log is cut after a snapshot and before the next one.
+	at := uint64(0)
+	for at == 0 || g.master().engine.Status().SnapshotAt == at {
+		if now := g.master().engine.Status().SnapshotAt; now >= enough {
+			at = now
+		}
 		if len(added) > 100*chunk {
 			g.t.Fatal("no snapshot is taken")
 		}
@@ -313,7 +318,7 @@ func (g *group) outrun(prefix string) (added []string) {
 	return added
 }
 
-var filler = strings.Repeat("x", 200)
+var filler = strings.Repeat("x", 100)
 
 // smallLog makes snapshots come often and leave little of the log.
 func smallLog(o raftengine.Options) raftengine.Options {
