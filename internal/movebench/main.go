@@ -11,7 +11,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/pprof"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +23,10 @@ type options struct {
 	rate     int
 	rowBytes int
 	runs     int
-	logger   *slog.Logger
+	calm     float64
+	// trace and profile are files for what the runtime says of the last move.
+	trace, profile string
+	logger         *slog.Logger
 }
 
 func main() {
@@ -30,24 +34,26 @@ func main() {
 	members := flag.String("members", "1,3", "members of each of the two replica sets")
 	trouble := flag.Bool("trouble", false, "kill members in the middle of moves instead; -mib has one size then")
 	verbose := flag.Bool("v", false, "say what everybody logs")
-	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
 	var opts options
+	flag.StringVar(&opts.trace, "trace", "", "write an execution trace of the last move to this file")
+	flag.StringVar(&opts.profile, "cpuprofile", "", "write a CPU profile of the last move to this file")
 	flag.StringVar(&opts.dir, "dir", "", "where the data is kept meanwhile (default: the system's folder for temporary files)")
 	flag.IntVar(&opts.rate, "rate", 500, "writes, and reads, per second to the bucket")
 	flag.IntVar(&opts.rowBytes, "row", 1024, "bytes of a row's value")
 	flag.IntVar(&opts.runs, "runs", 5, "moves of each size")
+	flag.Float64Var(&opts.calm, "calm", 100, "moves during which other processes use more processors than this do not count; up to four times as many are made")
 	flag.Parse()
 	opts.logger = slog.New(slog.DiscardHandler)
 	if *verbose {
 		opts.logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	if err := run(opts, *mib, *members, *trouble, *profile); err != nil {
+	if err := run(opts, *mib, *members, *trouble); err != nil {
 		fmt.Fprintln(os.Stderr, "movebench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(opts options, mib, members string, trouble bool, profile string) error {
+func run(opts options, mib, members string, trouble bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
@@ -63,17 +69,8 @@ func run(opts options, mib, members string, trouble bool, profile string) error 
 	if opts.rate < 1 || opts.rowBytes < 1 || opts.runs < 1 {
 		return fmt.Errorf("the rate, the bytes of a row and the number of runs must be at least 1")
 	}
-	if profile != "" {
-		f, err := os.Create(profile)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
-	}
+	// Members are processes of their own elsewhere, each with the whole machine's processors.
+	runtime.GOMAXPROCS(runtime.NumCPU() * 2 * slices.Max(membersOf))
 	if trouble {
 		return troubles(ctx, opts, membersOf, sizesMiB[0])
 	}

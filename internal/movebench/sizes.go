@@ -3,8 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"runtime/pprof"
+	"runtime/trace"
 	"slices"
 	"time"
 
@@ -86,6 +90,32 @@ func (b *bench) send(ctx context.Context, to string) error {
 	return failed[bucket]
 }
 
+// observed runs fn, the last time with what the options want to know of it.
+func (b *bench) observed(last bool, fn func() error) (err error) {
+	if !last {
+		return fn()
+	}
+	for _, o := range []struct {
+		name  string
+		start func(io.Writer) error
+		stop  func()
+	}{{b.opts.trace, trace.Start, trace.Stop}, {b.opts.profile, pprof.StartCPUProfile, pprof.StopCPUProfile}} {
+		if o.name == "" {
+			continue
+		}
+		f, err := os.Create(o.name)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		if err := o.start(f); err != nil {
+			return err
+		}
+		defer o.stop()
+	}
+	return fn()
+}
+
 // settle waits until nothing is left of a move: one set has the bucket, and the other has no row of
 // it, as far as those that answer know.
 func (b *bench) settle(ctx context.Context) error {
@@ -117,6 +147,7 @@ type moved struct {
 	figures
 	took                time.Duration
 	waited, tries, most int
+	own, others         float64 // processors used meanwhile
 	quiet               figures // as long before it, without a move
 }
 
@@ -128,38 +159,46 @@ func sizes(ctx context.Context, opts options, members, mib int) error {
 	}
 	defer b.close()
 	var runs []moved
-	for i := range opts.runs {
+	for i := 0; len(runs) < opts.runs && i < 4*opts.runs; i++ {
 		// As long without a move, for comparison; the last one's length is a good guess.
 		before := time.Now()
 		quiet := time.Second
-		if i > 0 {
-			quiet = max(quiet, runs[i-1].took)
+		if len(runs) > 0 {
+			quiet = max(quiet, min(runs[len(runs)-1].took, 5*time.Second))
 		}
 		if err := sleep(ctx, quiet); err != nil {
 			return err
 		}
 		b.refused.take()
-		from := time.Now()
+		was := look()
+		from := was.at
 		m := moved{quiet: b.load.between(before, from)}
-		if err := b.send(ctx, []string{"b", "a"}[i%2]); err != nil {
+		if err := b.observed(len(runs) == opts.runs-1, func() error { return b.send(ctx, []string{"b", "a"}[i%2]) }); err != nil {
 			return fmt.Errorf("the move of %d MiB: %w", mib, err)
 		}
 		m.took = time.Since(from)
+		m.own, m.others = look().since(was)
 		if err := sleep(ctx, 300*time.Millisecond); err != nil {
 			return err
 		}
 		m.figures = b.load.between(from, time.Now())
 		m.waited, m.tries, m.most = b.refused.take()
-		runs = append(runs, m)
-		fmt.Fprintf(os.Stderr, "  members %d, %d MiB, run %d: took %v (%.0f MiB/s), no write for %v at %v of it, slowest read %v, failed %d, waited %d calls with %d tries (most %d); before: %v, %v\n",
+		if m.others <= opts.calm {
+			runs = append(runs, m)
+		}
+		fmt.Fprintf(os.Stderr, "  members %d, %d MiB, run %d: took %v (%.0f MiB/s), no write for %v at %v of it, slowest read %v, failed %d, waited %d calls with %d tries (most %d); before: %v, %v; processors used: %.2f, by others %.2f\n",
 			members, mib, i+1, round(m.took), float64(mib)/m.took.Seconds(), round(m.gap), round(m.gapBegan.Sub(from)), round(m.stall), m.failedWrites+m.failedRds,
-			m.waited, m.tries, m.most, round(m.quiet.gap), round(m.quiet.stall))
+			m.waited, m.tries, m.most, round(m.quiet.gap), round(m.quiet.stall), m.own, m.others)
 		if m.firstError != nil {
 			fmt.Fprintf(os.Stderr, "    first failures: %v\n", m.firstError)
 		}
 		if err := b.settle(ctx); err != nil {
 			return err
 		}
+	}
+	if len(runs) == 0 {
+		fmt.Printf("| %d | %d MiB | the machine was never calm |\n", members, mib)
+		return nil
 	}
 	fails, perCall := 0, 0.0
 	for _, m := range runs {

@@ -27,6 +27,8 @@ const (
 // memory: a new master begins anew, which costs time alone.
 type chores struct {
 	wake chan struct{}
+	// arrivals are of RECEIVING buckets.
+	arrivals arrivals
 
 	mu sync.Mutex
 	// heardAt is when something came for a RECEIVING bucket.
@@ -142,6 +144,7 @@ func (s *Storage) lookAfterRows(ctx context.Context) {
 		}
 	}
 	s.chores.mu.Unlock()
+	s.chores.arrivals.forget(func(b shard.BucketID) bool { return s.table.load(b).state() == shard.Receiving })
 	// Each peer has its own goroutine: one that does not answer holds up no other.
 	var group sync.WaitGroup
 	for key, items := range lists {

@@ -130,20 +130,28 @@ func (s *Storage) receiveChunks(ctx context.Context, req *v1.TransferRequest) ([
 	out := make([]stepOutcome, len(items))
 	errs := make([]error, len(items))
 	var group sync.WaitGroup
-	group.Add(len(items))
 	for i, it := range req.GetItems() {
-		items[i] = stepItem{bucket: shard.BucketID(it.GetBucket()), transfer: it.GetTransfer()}
-		args := chunkArgs(items[i].bucket, it.GetTransfer(), it.GetSeq(), it.GetRows())
-		s.eng.Propose(engine.Command{Function: fnChunk, Args: args}, func(result []byte, err error) {
-			defer group.Done()
-			if err == nil {
-				var one []stepOutcome
-				if one, err = s.decodeOutcomes(items[i:i+1], result); err == nil {
-					out[i] = one[0]
+		b, transfer, seq := shard.BucketID(it.GetBucket()), it.GetTransfer(), it.GetSeq()
+		items[i] = stepItem{bucket: b, transfer: transfer}
+		args := chunkArgs(b, transfer, seq, it.GetRows())
+		err := s.chores.arrivals.enter(ctx, b, transfer, seq, func() shard.Row { return s.table.row(b) }, func() {
+			group.Add(1)
+			s.eng.Propose(engine.Command{Function: fnChunk, Args: args}, func(result []byte, err error) {
+				defer group.Done()
+				if err == nil {
+					var one []stepOutcome
+					if one, err = s.decodeOutcomes(items[i:i+1], result); err == nil {
+						out[i] = one[0]
+					}
 				}
-			}
-			errs[i] = err
+				if errs[i] = err; err != nil {
+					s.chores.arrivals.failed(b, transfer, seq)
+				}
+			})
 		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	done := make(chan struct{})
 	go func() {
@@ -160,6 +168,8 @@ func (s *Storage) receiveChunks(ctx context.Context, req *v1.TransferRequest) ([
 		var e *shard.Error
 		switch {
 		case err == nil:
+		case errors.Is(err, shard.BucketReceiveData) && s.missesChunk(req.GetItems()[i]):
+			return nil, early(items[i].bucket, items[i].transfer, req.GetItems()[i].GetSeq())
 		case errors.As(err, &e) && (e.Code == shard.TransferIsOver || e.Code == shard.BucketReceiveData || e.Code == shard.WrongBucket || e.Code == shard.InvalidArguments):
 			out[i].err = err
 		default:
@@ -167,6 +177,12 @@ func (s *Storage) receiveChunks(ctx context.Context, req *v1.TransferRequest) ([
 		}
 	}
 	return out, nil
+}
+
+// missesChunk says whether a chunk was refused because one before it is not in the log.
+func (s *Storage) missesChunk(it *v1.TransferRequest_Item) bool {
+	row := s.table.row(shard.BucketID(it.GetBucket()))
+	return row.State == shard.Receiving && row.Transfer == it.GetTransfer() && row.Taken.Chunks < it.GetSeq()
 }
 
 // receiveAsk says what became of transfers.

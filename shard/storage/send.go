@@ -15,8 +15,10 @@ import (
 // Limits and times of moves.
 const (
 	// chunkBytes is about the size of a message with rows.
-	chunkBytes = 1 << 20
-	// chunksAhead is how many messages are read before they are needed.
+	chunkBytes = 512 << 10
+	// window is how many messages with rows are under way at once, and chunksAhead how many are
+	// read before they are needed.
+	window      = 3
 	chunksAhead = 2
 	// A round is small enough for the pause when it has at most so many keys. After
 	// maxRounds the pause comes anyway, unless a round is still larger than hopelessKeys.
@@ -47,6 +49,8 @@ type send struct {
 	to     string
 	moves  []*move // those that have not failed
 	failed map[shard.BucketID]error
+	pace   pacer
+	calm   func()    // ends probing; may be called twice
 	copied *heldView // what was sent of the keys that no round has sent since
 }
 
@@ -87,7 +91,7 @@ func (s *Storage) SendBuckets(ctx context.Context, buckets []shard.BucketID, des
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer s.moving.track(cancel)()
-	sd := &send{s: s, to: destination, failed: map[shard.BucketID]error{}}
+	sd := &send{s: s, to: destination, failed: map[shard.BucketID]error{}, pace: newPacer()}
 	if err := sd.run(ctx, buckets); err != nil {
 		return nil, err
 	}
@@ -156,6 +160,8 @@ func (sd *send) run(ctx context.Context, buckets []shard.BucketID) error {
 	defer func() {
 		sd.copied.close()
 	}()
+	sd.calm = sd.startProbing(ctx)
+	defer sd.calm()
 	for _, stage := range []func(context.Context) error{sd.prepare, sd.copy, sd.rounds, sd.finish} {
 		if len(sd.moves) == 0 {
 			return nil
@@ -166,6 +172,20 @@ func (sd *send) run(ctx context.Context, buckets []shard.BucketID) error {
 		}
 	}
 	return nil
+}
+
+// startProbing times small writes once so much was copied that it matters, until the returned
+// function is called.
+func (sd *send) startProbing(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	group.Go(func() {
+		sd.pace.probe(ctx, func(ctx context.Context) error { _, err := sd.s.system(ctx, fnNothing, nil); return err })
+	})
+	return func() {
+		cancel()
+		group.Wait()
+	}
 }
 
 // message makes a message about moves.
@@ -223,6 +243,11 @@ func passing(err error) bool {
 // exchange sends a message and notes the replies; moves whose reply is bad are aborted.
 func (sd *send) exchange(ctx context.Context, req *v1.TransferRequest, moves []*move, patience time.Duration) error {
 	resp, err := sd.s.deliver(ctx, req, patience)
+	return sd.note(resp, err, moves)
+}
+
+// note notes the replies to a message.
+func (sd *send) note(resp *v1.TransferResponse, err error, moves []*move) error {
 	if err != nil {
 		return err
 	}
@@ -305,17 +330,35 @@ func (sd *send) stream(ctx context.Context, patience time.Duration, produce func
 			produced = flush()
 		}
 	})
+	// Several messages are under way at once; their answers are looked at in their order.
+	var flights []*flight
 	var err error
+	land := func() {
+		f := flights[0]
+		flights = flights[1:]
+		<-f.done
+		if err != nil {
+			return
+		}
+		if err = sd.note(f.resp, f.err, f.b.moves); err != nil {
+			cancel()
+			return
+		}
+		sd.pace.arrived(time.Now(), f.took)
+	}
 	for b := range batches {
 		if err != nil {
 			continue // empties the channel
 		}
-		began := time.Now()
-		if err = sd.exchange(ctx, b.req, b.moves, patience); err != nil {
-			cancel()
-			continue
+		if len(flights) >= window {
+			land()
 		}
-		sd.s.yield(ctx, time.Since(began))
+		if sd.pace.wait(ctx, b.size); err == nil {
+			flights = append(flights, sd.launch(ctx, b, patience))
+		}
+	}
+	for len(flights) > 0 {
+		land()
 	}
 	group.Wait()
 	if err == nil {
@@ -324,18 +367,24 @@ func (sd *send) stream(ctx context.Context, patience time.Duration, produce func
 	return err
 }
 
-// yield leaves room to others: while calls wait to be written, copying takes at most two
-// thirds of the time.
-func (s *Storage) yield(ctx context.Context, took time.Duration) {
-	if s.eng.Status().InFlight < 4 {
-		return
-	}
-	t := time.NewTimer(min(took/2, 20*time.Millisecond))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
+// flight is a batch under way.
+type flight struct {
+	b    *batch
+	done chan struct{} // closed when the rest is there
+	resp *v1.TransferResponse
+	err  error
+	took time.Duration
+}
+
+func (sd *send) launch(ctx context.Context, b *batch, patience time.Duration) *flight {
+	f := &flight{b: b, done: make(chan struct{})}
+	go func() {
+		defer close(f.done)
+		began := time.Now()
+		f.resp, f.err = sd.s.deliver(ctx, b.req, patience)
+		f.took = time.Since(began)
+	}()
+	return f
 }
 
 // copy sends all rows as they are at one moment.
@@ -375,6 +424,9 @@ func (sd *send) copy(ctx context.Context) error {
 // finish seals the buckets, sends the last writes and hands over.
 func (sd *send) finish(ctx context.Context) error {
 	s := sd.s
+	// Writes wait from here on: nothing may be slower than it must.
+	sd.calm()
+	sd.pace.hurry = true
 	pause, cancel := context.WithTimeout(ctx, s.opts.PauseTime)
 	defer cancel()
 	sd.phase("pause")

@@ -1,0 +1,158 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/switchyard-dev/switchyard/shard"
+)
+
+func TestPacer_copiesNoFasterThanItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPacer()
+		began := time.Now()
+		for range 64 {
+			p.wait(t.Context(), chunkBytes)
+			p.arrived(time.Now(), time.Millisecond)
+		}
+		p.wait(t.Context(), chunkBytes)
+		want := 64 * chunkBytes * time.Second / maxCopyRate
+		if took := time.Since(began); took < want || took > want+64*time.Microsecond {
+			t.Errorf("64 messages took %v, want %v", took, want)
+		}
+	})
+}
+
+func TestPacer_slowsDownWhileWritesAreSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		p := newPacer()
+		var mu sync.Mutex
+		takes := time.Millisecond
+		writesTake := func(d time.Duration) { mu.Lock(); defer mu.Unlock(); takes = d }
+		var group sync.WaitGroup
+		group.Go(func() {
+			p.probe(ctx, func(ctx context.Context) error {
+				mu.Lock()
+				d := takes
+				mu.Unlock()
+				time.Sleep(d)
+				return nil
+			})
+		})
+		defer group.Wait()
+		defer cancel()
+		// copy returns what is copied in a second, in messages.
+		copied := func() (n int) {
+			for end := time.Now().Add(time.Second); time.Now().Before(end); n++ {
+				p.wait(ctx, chunkBytes)
+				p.arrived(time.Now(), 3*time.Millisecond)
+			}
+			return n
+		}
+		fast := copied()
+		writesTake(50 * time.Millisecond)
+		slow := copied()
+		writesTake(time.Millisecond)
+		copied()
+		again := copied()
+		least := int(time.Second / maxPause)
+		if fast < maxCopyRate/chunkBytes*9/10 || slow > 3*least || slow < least || again < fast*9/10 {
+			t.Errorf("in a second %d messages go, %d while writes are slow, and %d afterwards; the least is %d", fast, slow, again, least)
+		}
+	})
+}
+
+func TestPacer_seesAWriteThatDoesNotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		p := newPacer()
+		var group sync.WaitGroup
+		group.Go(func() {
+			p.probe(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		})
+		defer group.Wait()
+		defer cancel()
+		p.wait(ctx, probeAfter)
+		time.Sleep(slowWrite - time.Millisecond)
+		if p.writesAreSlow(time.Now()) {
+			t.Error("a write counts as slow too early")
+		}
+		time.Sleep(2 * time.Millisecond)
+		if !p.writesAreSlow(time.Now()) {
+			t.Error("a write that does not end does not count as slow")
+		}
+	})
+}
+
+// lineUp lets chunks in one goroutine each, in the given order, and returns the order in which
+// they were let in.
+func lineUp(t *testing.T, as *arrivals, seqs ...uint64) (let []uint64, errs []error) {
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for _, seq := range seqs {
+		group.Go(func() {
+			err := as.enter(t.Context(), 5, 9, seq, func() shard.Row { return shard.Row{State: shard.Receiving, Transfer: 9} }, func() {
+				mu.Lock()
+				defer mu.Unlock()
+				let = append(let, seq)
+			})
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+		synctest.Wait()
+	}
+	group.Wait()
+	return let, errs
+}
+
+func TestArrivals_chunksGoInByTheirNumbers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var as arrivals
+		let, errs := lineUp(t, &as, 2, 3, 1, 0)
+		if len(errs) != 0 || len(let) != 4 {
+			t.Fatalf("let in: %v, %v", let, errs)
+		}
+		for i, seq := range let {
+			if seq != uint64(i) {
+				t.Fatalf("let in: %v", let)
+			}
+		}
+		// One that comes again is let in at once, and the log refuses it.
+		if let, errs := lineUp(t, &as, 1); len(errs) != 0 || len(let) != 1 {
+			t.Errorf("again: %v %v", let, errs)
+		}
+		// One that did not reach the log is waited for.
+		as.failed(5, 9, 2)
+		if let, errs := lineUp(t, &as, 3, 2); len(errs) != 0 || len(let) != 2 || let[0] != 2 {
+			t.Errorf("after 2 was lost: %v %v", let, errs)
+		}
+	})
+}
+
+func TestArrivals_aChunkDoesNotWaitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var as arrivals
+		let, errs := lineUp(t, &as, 0, 2)
+		if len(let) != 1 || len(errs) != 1 || !errors.Is(errs[0], shard.Overloaded) || !passing(errs[0]) {
+			t.Errorf("let in %v, %v", let, errs)
+		}
+		// Those who wait for a bucket that is not received any more look again.
+		done := make(chan error, 1)
+		go func() {
+			done <- as.enter(t.Context(), 5, 9, 7, func() shard.Row { return shard.Row{Transfer: 10} }, func() {})
+		}()
+		synctest.Wait()
+		as.forget(func(shard.BucketID) bool { return false })
+		if err := <-done; !errors.Is(err, shard.Overloaded) {
+			t.Errorf("the end of a transfer: %v", err)
+		}
+	})
+}
