@@ -103,10 +103,17 @@ func changeable(b shard.BucketID, at place, change v1.BucketChange) error {
 // change makes one change of buckets on a replica set.
 func (s *Service) change(ctx context.Context, set string, buckets []shard.BucketID, change v1.BucketChange) error {
 	for part := range slices.Chunk(buckets, changeList) {
-		err := s.router.OnMaster(ctx, set, func(ctx context.Context, c v1.StorageServiceClient) error {
-			_, err := c.ChangeBuckets(ctx, &v1.ChangeBucketsRequest{Buckets: numbers(part), Change: change})
-			return err
-		})
+		once := func() error {
+			return s.router.OnMaster(ctx, set, func(ctx context.Context, c v1.StorageServiceClient) error {
+				_, err := c.ChangeBuckets(ctx, &v1.ChangeBucketsRequest{Buckets: numbers(part), Change: change})
+				return err
+			})
+		}
+		err := once()
+		// What is not by force may be done again.
+		if change != v1.BucketChange_BUCKET_CHANGE_FORCE_CREATE && change != v1.BucketChange_BUCKET_CHANGE_FORCE_DROP && errors.Is(err, shard.OutcomeUnknown) {
+			err = insist(ctx, once)
+		}
 		if err != nil {
 			return err
 		}

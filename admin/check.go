@@ -32,9 +32,11 @@ const (
 )
 
 const (
-	// Owners that look wrong are looked at again so often, at this pace.
-	ownerLooks = 20
-	ownerPause = 250 * time.Millisecond
+	// Owners that look wrong are looked at again so often, at this pace, those that do not even
+	// move less often.
+	ownerLooks      = 20
+	ownerLooksStill = 4
+	ownerPause      = 250 * time.Millisecond
 )
 
 // check is a CheckStore under way.
@@ -187,8 +189,7 @@ func (c *check) owners(ctx context.Context) (*places, error) {
 				still = append(still, b)
 			}
 		}
-		// With a replica set that does not answer they stay as they are.
-		if suspects = still; len(suspects) == 0 || n == ownerLooks || len(p.silent) > 0 && n > 1 {
+		if suspects = still; len(suspects) == 0 || n == ownerLooks || n >= ownerLooksStill && p.resting(suspects) {
 			break
 		}
 		select {
@@ -203,6 +204,18 @@ func (c *check) owners(ctx context.Context) (*places, error) {
 		}
 	}
 	return p, nil
+}
+
+// resting says that none of the buckets is in the middle of a move that should end.
+func (p *places) resting(buckets []shard.BucketID) bool {
+	for _, b := range buckets {
+		for _, at := range p.at[b] {
+			if len(p.silent) == 0 && (at.moving() || at.state == shard.Sent) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // judgeOwners says what is wrong with buckets that have no owner or several, equal ones together.

@@ -59,7 +59,7 @@ type clusterOptions struct {
 func newCluster(t *testing.T, o clusterOptions) *testCluster {
 	t.Helper()
 	ctx := testContext(t)
-	o.Engine = raftengine.Options{Memory: true, HeartbeatTimeout: time.Second, ElectionTimeout: time.Second}
+	o.Engine = raftengine.Options{Memory: true, HeartbeatTimeout: time.Second, ElectionTimeout: time.Second, MaxArgs: o.Engine.MaxArgs}
 	if o.Buckets == 0 {
 		o.Buckets = testBuckets
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/membership"
@@ -29,6 +30,21 @@ func (s *Service) changeSet(ctx context.Context, name string, fn func(context.Co
 	return s.router.OnMaster(ctx, name, fn)
 }
 
+// insist repeats what may be done more than once, when it is not known whether it was done.
+func insist(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if !errors.Is(err, shard.OutcomeUnknown) {
+			return err
+		}
+		select {
+		case <-time.After(retryPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 // UpdateReplicaSet implements v1.ClusterService.
 func (s *Service) UpdateReplicaSet(ctx context.Context, req *v1.UpdateReplicaSetRequest) (*v1.UpdateReplicaSetResponse, error) {
 	return unary(ctx, func(ctx context.Context) (*v1.UpdateReplicaSetResponse, error) {
@@ -40,21 +56,19 @@ func (s *Service) UpdateReplicaSet(ctx context.Context, req *v1.UpdateReplicaSet
 				return nil, err
 			}
 		}
-		err := s.changeSet(ctx, req.GetName(), func(ctx context.Context, c v1.StorageServiceClient) error {
+		set := func(ctx context.Context, c v1.StorageServiceClient) (err error) {
 			if req.Weight != nil {
-				if _, err := c.SetWeight(ctx, &v1.SetWeightRequest{Weight: req.GetWeight()}); err != nil {
-					return err
-				}
-				s.log.Info("the weight of a replica set was set", "replica_set", req.GetName(), "weight", req.GetWeight())
+				_, err = c.SetWeight(ctx, &v1.SetWeightRequest{Weight: req.GetWeight()})
 			}
-			if req.Locked != nil {
-				if _, err := c.SetLock(ctx, &v1.SetLockRequest{Locked: req.GetLocked()}); err != nil {
-					return err
-				}
-				s.log.Info("the lock of a replica set was set", "replica_set", req.GetName(), "locked", req.GetLocked())
+			if err == nil && req.Locked != nil {
+				_, err = c.SetLock(ctx, &v1.SetLockRequest{Locked: req.GetLocked()})
 			}
-			return nil
-		})
+			return err
+		}
+		err := insist(ctx, func() error { return s.changeSet(ctx, req.GetName(), set) })
+		if err == nil {
+			s.log.Info("a replica set was changed", "replica_set", req.GetName(), "change", req.String())
+		}
 		return &v1.UpdateReplicaSetResponse{}, err
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -192,7 +193,9 @@ func (c *Client) failure(err error) error {
 	}
 	switch status.Code(err) {
 	case codes.Unavailable:
-		return &ConnError{Address: c.address, Sent: true, Err: err}
+		// Who cannot be connected to has got nothing. gRPC says it in words alone.
+		dialing := strings.Contains(status.Convert(err).Message(), "Error while dialing")
+		return &ConnError{Address: c.address, Sent: !dialing, Err: err}
 	case codes.DeadlineExceeded:
 		return errors.Join(context.DeadlineExceeded, err)
 	case codes.Canceled:
