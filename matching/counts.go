@@ -2,6 +2,7 @@ package matching
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -124,6 +125,11 @@ func CountsFromError(err error) *v1.PartitionCounts {
 func sameCounts(a, b *v1.PartitionCounts) bool {
 	return a == b || a.GetRead() == b.GetRead() && a.GetWrite() == b.GetWrite() && a.GetVersion() == b.GetVersion() &&
 		a.GetBacklogCap() == b.GetBacklogCap() && a.GetBacklogVersion() == b.GetBacklogVersion()
+}
+
+// hasBacklog says whether there is a known backlog anywhere by which polls are chosen.
+func hasBacklog(c *v1.PartitionCounts) bool {
+	return c.GetBacklogCap() > 0 && slices.ContainsFunc(c.GetBacklog(), func(level byte) bool { return level > 0 })
 }
 
 // olderCounts says whether counts are older than others. Counts that are not managed have

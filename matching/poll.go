@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
+	"github.com/switchyard-dev/switchyard/matching/routing"
 )
 
 // PartitionPollTasks implements v1.MatchingServiceServer.
@@ -42,6 +43,10 @@ func (e *Engine) PartitionPollTasks(ctx context.Context, preq *v1.PartitionPollT
 		return nil, err
 	}
 	defer e.polls.end(preq.GetPollId(), p)
+	if counts != nil && h.GetHop() == v1.Hop_HOP_UNSPECIFIED && o.backlog.Load() == 0 && hasBacklog(counts) {
+		// The client does not know of a backlog elsewhere: it is told soon.
+		wait = min(wait, routing.EmptyWait)
+	}
 	o.polledAt.Store(e.steady())
 	defer func() { o.polledAt.Store(e.steady()) }()
 	var over <-chan time.Time // never for a poll that does not wait: the core ends it

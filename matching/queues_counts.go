@@ -31,7 +31,7 @@ type known struct {
 	// backlogs are those of the partitions that are polled, nil when they are not known;
 	// polls and room are the weights that follow from them.
 	backlogs           []int64
-	polls, room        routing.Weights
+	polls, bare, room  routing.Weights
 	byBacklog, hasRoom bool
 }
 
@@ -46,7 +46,7 @@ func knownCounts(c *v1.PartitionCounts) *known {
 	for p := range k.backlogs {
 		k.backlogs[p] = scaling.Backlog(c.GetBacklog()[p])
 	}
-	k.polls, k.byBacklog = routing.PollWeights(c.GetRead(), k.backlogs, c.GetBacklogCap())
+	k.polls, k.bare, k.byBacklog = routing.PollWeights(c.GetRead(), k.backlogs, c.GetBacklogCap())
 	k.room, k.hasRoom = routing.RoomWeights(c.GetWrite(), k.backlogs, c.GetBacklogCap())
 	return k
 }
@@ -111,9 +111,33 @@ func (q *Queues) partitionsOf(ctx context.Context, namespace, queue string, crea
 	if err != nil {
 		return nil, nil, err
 	}
-	k := knownCounts(rowCounts(row))
+	c := rowCounts(row)
+	if c.GetBacklogCap() > 0 { // the row's backlogs are those of the last change
+		if newer, err := q.rootCounts(ctx, namespace, queue); err == nil && plausible(newer) && !olderCounts(newer, c) {
+			c = newer
+		}
+	}
+	k := knownCounts(c)
 	e.known.Store(k)
 	return e, k, nil
+}
+
+// rootTime bounds the question for a root's counts.
+const rootTime = 2 * time.Second
+
+// rootCounts asks a queue's root for the counts, if it is in memory.
+func (q *Queues) rootCounts(ctx context.Context, namespace, queue string) (*v1.PartitionCounts, error) {
+	ctx, cancel := context.WithTimeout(ctx, rootTime)
+	defer cancel()
+	peer, _, err := q.peers.Owner(root(namespace, queue))
+	if err != nil {
+		return nil, err
+	}
+	resp, err := peer.DescribePartition(ctx, &v1.DescribePartitionRequest{Namespace: namespace, Queue: queue, OnlyIfLoaded: true})
+	if c := resp.GetCounts(); c.GetRead() <= MaxPartitions {
+		return c, err
+	}
+	return nil, err
 }
 
 // forgetCounts makes the next call look the counts up.
@@ -147,10 +171,13 @@ func (e *queueEntry) learn(c *v1.PartitionCounts) {
 func (e *queueEntry) choosePoll(k *known, t *pollTurns, left time.Duration) (int32, time.Duration) {
 	switch {
 	case k.byBacklog:
-		p := k.polls.Choose(e.random.Next())
+		by, turn := k.polls, &t.empty
+		if t.wasEmpty {
+			by = k.bare
+		}
+		p := by.Choose(e.random.Next())
 		e.polls.beginAt(p)
-		turn := &t.empty
-		if k.backlogs[p] > 0 {
+		if t.wasEmpty = k.backlogs[p] == 0; !t.wasEmpty {
 			turn = &t.backlog
 		}
 		*turn++
@@ -162,7 +189,10 @@ func (e *queueEntry) choosePoll(k *known, t *pollTurns, left time.Duration) (int
 }
 
 // pollTurns counts how often a poll has waited at partitions with backlog and without.
-type pollTurns struct{ empty, backlog int }
+type pollTurns struct {
+	empty, backlog int
+	wasEmpty       bool // the last one
+}
 
 // WritePartition is the partition, of n, to which a task goes.
 func WritePartition(id [16]byte, n int32) int32 { return routing.Uniform(n, routing.TaskBits(id)) }

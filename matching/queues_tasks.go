@@ -168,38 +168,39 @@ func (q *Queues) PollTasks(ctx context.Context, req *v1.PollTasksRequest) (*v1.P
 	var turns pollTurns
 	left := req.GetWait().AsDuration()
 	for first := true; ; first = false {
-		began := time.Now()
-		resp, turn, err := q.pollTurn(ctx, req, &turns, left)
+		resp, again, err := q.pollTurn(ctx, req, &turns, left)
 		if err != nil && !first && ctx.Err() == nil {
 			switch reason.Of(err) {
 			case reason.NotReady, reason.ShuttingDown, reason.WorkerCancelled, reason.PartitionMoved: // it has waited in vain, no more
 				return &v1.PollTasksResponse{ServerTime: timestamp(q.now())}, nil
 			}
 		}
-		if err != nil || len(resp.GetTasks()) > 0 || turn >= left {
+		if err != nil || !again {
 			return resp, err
 		}
-		now := time.Now()
-		if left = until.Sub(now); left <= 0 || now.Sub(began) < turn {
-			return resp, nil // its time is over, or it was ended before that
+		if left = time.Until(until); left <= 0 {
+			return resp, nil
 		}
 	}
 }
 
-// pollTurn polls one partition for a turn of what is left of a poll's wait.
-func (q *Queues) pollTurn(ctx context.Context, req *v1.PollTasksRequest, turns *pollTurns, left time.Duration) (resp *v1.PollTasksResponse, turn time.Duration, err error) {
+// pollTurn polls one partition for a turn of what is left of a poll's wait. again says that
+// it should be tried elsewhere: its turn was over, or something new is known.
+func (q *Queues) pollTurn(ctx context.Context, req *v1.PollTasksRequest, turns *pollTurns, left time.Duration) (resp *v1.PollTasksResponse, again bool, err error) {
 	id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue()}
+	wait := req.GetWait().AsDuration()
 	err = q.balanced(ctx, id.Namespace, id.Queue, func(e *queueEntry, k *known) (err error) {
-		var first int32
-		first, turn = e.choosePoll(k, turns, left)
+		first, turn := e.choosePoll(k, turns, left)
 		defer e.polls.end(first)
 		part := req
-		if turn < req.GetWait().AsDuration() {
+		if turn < wait {
 			part = &v1.PollTasksRequest{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Identity: req.GetIdentity(),
 				MaxTasks: req.GetMaxTasks(), Wait: durationpb.New(turn), LeaseTime: req.GetLeaseTime()}
 		}
+		began := time.Now()
 		resp, err = q.pollFrom(ctx, e, k, id.sibling(first), part)
-		if err != nil || req.GetWait().AsDuration() > 0 {
+		if err != nil || wait > 0 {
+			again = len(resp.GetTasks()) == 0 && (turn < left && time.Since(began) >= turn || e.known.Load() != k)
 			return err
 		}
 		// A poll that does not wait finds nothing only when there is nothing.
@@ -210,9 +211,9 @@ func (q *Queues) pollTurn(ctx context.Context, req *v1.PollTasksRequest, turns *
 		return err
 	})
 	if err != nil {
-		return nil, turn, err
+		return nil, false, err
 	}
-	return resp, turn, nil
+	return resp, again, nil
 }
 
 func (q *Queues) pollFrom(ctx context.Context, e *queueEntry, k *known, id PartitionID, req *v1.PollTasksRequest) (*v1.PollTasksResponse, error) {

@@ -13,7 +13,7 @@ const (
 	EmptyWait = 5 * time.Millisecond
 	// BacklogWait is the first turn at a partition with backlog, which has a task at once
 	// unless it was just emptied.
-	BacklogWait = time.Second
+	BacklogWait = 50 * time.Millisecond
 	// ChooseAgain is the longest turn, and every turn while no backlog is known anywhere.
 	ChooseAgain = 5 * time.Second
 )

@@ -13,14 +13,18 @@ type Weights struct {
 }
 
 // PollWeights are those of polls, given the backlog of each partition: the backlog and a
-// Floor, so that no partition is left without polls. It returns false when there is no cap
-// (limit), the backlogs of some of the n partitions are not known, or all are empty: polls
-// are chosen by outstanding polls then. Negative backlogs count as none.
-func PollWeights(n int32, backlogs []int64, limit int64) (Weights, bool) {
+// Floor, so that no partition is left without polls. A poll that has just found a partition
+// empty goes on by bare, the backlog alone. They return false when there is no cap (limit),
+// the backlogs of some of the n partitions are not known, or all are empty: polls are chosen
+// by outstanding polls then. Negative backlogs count as none.
+func PollWeights(n int32, backlogs []int64, limit int64) (floored, bare Weights, ok bool) {
 	if limit <= 0 || n < 1 || len(backlogs) < int(n) || slices.Max(backlogs[:n]) <= 0 {
-		return Weights{}, false
+		return Weights{}, Weights{}, false
 	}
-	return weights(backlogs[:n], func(b int64) uint64 { return uint64(max(b, 0)) + Floor }), true
+	backlogs = backlogs[:n]
+	floored = weights(backlogs, func(b int64) uint64 { return uint64(max(b, 0)) + Floor })
+	bare = weights(backlogs, func(b int64) uint64 { return uint64(max(b, 0)) })
+	return floored, bare, true
 }
 
 // RoomWeights are those of new tasks: the room that is left below the cap (limit). It returns

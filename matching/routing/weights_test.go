@@ -56,21 +56,22 @@ func TestPollWeights(t *testing.T) {
 		{"none without partitions", nil, 0, 100, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w, ok := PollWeights(c.n, c.b, c.limit)
+			w, _, ok := PollWeights(c.n, c.b, c.limit)
 			require.Equal(t, c.want != nil, ok)
 			if ok {
 				requireShares(t, c.want, share(c.n, w.Choose))
 			}
 		})
 	}
-	w, ok := PollWeights(3, []int64{0, 0, 5}, 5)
+	w, bare, ok := PollWeights(3, []int64{0, 0, 5}, 5)
 	require.True(t, ok)
 	require.Zero(t, w.Choose(0))
 	require.EqualValues(t, 2, w.Choose(math.MaxUint64))
+	require.EqualValues(t, 2, bare.Choose(0), "one without backlog is not chosen by backlog alone")
 }
 
 func TestChoices_doNotAllocate(t *testing.T) {
-	w, _ := PollWeights(4, []int64{1, 2, 3, 4}, 100)
+	w, _, _ := PollWeights(4, []int64{1, 2, 3, 4}, 100)
 	polls := []int32{1, 1, 1, 1}
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		w.Choose(12345)
@@ -81,7 +82,7 @@ func TestChoices_doNotAllocate(t *testing.T) {
 func BenchmarkWeights_choose(b *testing.B) {
 	backlogs := make([]int64, 4096)
 	backlogs[3], backlogs[20] = 1000, 5000
-	w, _ := PollWeights(4096, backlogs, 1000)
+	w, _, _ := PollWeights(4096, backlogs, 1000)
 	b.ReportAllocs()
 	var r uint64
 	for b.Loop() {

@@ -35,6 +35,7 @@ type reader struct {
 type wait struct {
 	left            time.Duration
 	empty, nonEmpty int // turns so far
+	wasEmpty        bool
 }
 
 // begin chooses the partition of a poll's next turn and how long that is, given the
@@ -45,14 +46,17 @@ func (r *reader) begin(levels []byte, w *wait) (int32, time.Duration) {
 		for p, level := range levels {
 			backlogs[p] = scaling.Backlog(level)
 		}
-		if weights, ok := routing.PollWeights(int32(len(levels)), backlogs, 1); ok {
+		if weights, bare, ok := routing.PollWeights(int32(len(levels)), backlogs, 1); ok {
+			if w.wasEmpty && r.policy.short {
+				weights = bare
+			}
 			p := weights.Choose(r.random.Next())
 			r.polls[p]++
 			if !r.policy.short {
 				return p, w.left
 			}
 			turn := &w.empty
-			if backlogs[p] > 0 {
+			if w.wasEmpty = backlogs[p] == 0; !w.wasEmpty {
 				turn = &w.nonEmpty
 			}
 			*turn++
