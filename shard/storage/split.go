@@ -219,12 +219,12 @@ func (s *Storage) aim(count uint32, b shard.BucketID) (st *splitState, view uint
 	st = s.splits.state.Load()
 	if st == nil {
 		if count != s.opts.BucketCount {
-			return nil, 0, s.viewRefused(s.opts.BucketCount, count)
+			return nil, 0, s.aimRefused(s.opts.BucketCount, count)
 		}
 	} else {
 		var ok bool
 		if view, ok = st.of(count); !ok {
-			return nil, 0, s.viewRefused(st.count, count)
+			return nil, 0, s.aimRefused(st.count, count)
 		}
 	}
 	if b < 1 || uint32(b) > count {
@@ -235,6 +235,14 @@ func (s *Storage) aim(count uint32, b shard.BucketID) (st *splitState, view uint
 
 func (s *Storage) noBucket(b shard.BucketID, count uint32) error {
 	return &shard.Error{Code: shard.WrongBucket, Bucket: b, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("buckets are numbered 1 to %d", count)}
+}
+
+// aimRefused is viewRefused, unless this member may be behind and the caller know better.
+func (s *Storage) aimRefused(ours, theirs uint32) error {
+	if uint64(theirs) == 2*uint64(ours) && s.eng.Status().State != engine.Master {
+		return &shard.Error{Code: shard.MasterNotSynced, ReplicaSet: s.opts.ReplicaSet, Reason: fmt.Sprintf("the caller expects bucket_count %d, this member knows %d and may not have caught up", theirs, ours)}
+	}
+	return s.viewRefused(ours, theirs)
 }
 
 // viewRefused is the error for a caller with a bucket_count that is not served.

@@ -17,9 +17,9 @@ const maxBucketCount = 1 << 20
 // Limits of a step of the splitter: what one command looks at, and so how long those behind it
 // wait.
 const (
-	stepBuckets = 256
-	stepRows    = 1024
-	stepBytes   = 256 << 10
+	stepBuckets     = 256
+	defaultStepRows = 1024
+	stepBytes       = 256 << 10
 	// splitRetry is the pause after a step that failed; it is also how often the splitter
 	// looks whether there is something to do that nobody told it.
 	splitRetry = 500 * time.Millisecond
@@ -120,7 +120,7 @@ func (s *Storage) splitAll(ctx context.Context, st *splitState) error {
 	b := s.toTell(st)
 	for b != 0 && ctx.Err() == nil && s.splits.state.Load() == st {
 		began := time.Now()
-		step := splitStep{first: b, buckets: stepBuckets, rows: stepRows, bytes: stepBytes}
+		step := splitStep{first: b, buckets: stepBuckets, rows: uint64(s.opts.SplitRows), bytes: stepBytes}
 		if u := s.splits.nextUrgent(); u != 0 {
 			step.first, step.buckets = u, 1
 		}

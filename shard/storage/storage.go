@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/switchyard-dev/switchyard/shard"
@@ -33,6 +34,9 @@ type Options struct {
 	PauseTime time.Duration
 	// MaxReceiving is how many buckets may be on their way to this replica set (default 4096).
 	MaxReceiving int
+	// SplitRows is about how many rows one command looks at while bucket_count is doubled
+	// (default 1024, at most 65536): the fewer, the shorter others wait for it.
+	SplitRows int
 }
 
 // Storage is one replica of a replica set: functions over buckets over an engine. All
@@ -46,6 +50,7 @@ type Storage struct {
 	views  sync.Pool
 	tx     Tx // of the command being applied
 
+	served   atomic.Uint64 // calls of functions and views
 	captures captures
 	facts    facts
 	refs     refs
@@ -70,6 +75,12 @@ func Open(ctx context.Context, opts Options) (*Storage, error) {
 	}
 	if opts.MaxReceiving == 0 {
 		opts.MaxReceiving = defaultMaxReceiving
+	}
+	if opts.SplitRows == 0 {
+		opts.SplitRows = defaultStepRows
+	}
+	if opts.SplitRows < 0 || opts.SplitRows > maxStepRows {
+		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("a command cannot look at %d rows to split them; 1 to %d", opts.SplitRows, maxStepRows)}
 	}
 	if opts.PauseTime < 0 || opts.MaxReceiving < 0 || len(opts.ReplicaSet) > maxNameLength {
 		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("pause time %v and receiving limit %d must not be negative, a name has at most %d bytes", opts.PauseTime, opts.MaxReceiving, maxNameLength)}
@@ -99,6 +110,9 @@ func Open(ctx context.Context, opts Options) (*Storage, error) {
 	}()
 	return s, nil
 }
+
+// Served returns how many calls of functions, and views, there have been on this member.
+func (s *Storage) Served() uint64 { return s.served.Load() }
 
 // Close calls off moves, and stops the storage and its engine; see engine.Engine.
 func (s *Storage) Close(ctx context.Context) error {
@@ -265,6 +279,7 @@ func (s *Storage) ViewAny(ctx context.Context, bucket shard.BucketID, fn func(*V
 }
 
 func (s *Storage) viewAny(ctx context.Context, count uint32, bucket shard.BucketID, fn func(*View) error) error {
+	s.served.Add(1)
 	for {
 		split, view, err := s.aim(count, bucket)
 		if err != nil {
@@ -337,6 +352,7 @@ func (m machine) Apply(etx engine.Tx, cmd *engine.Command) ([]byte, error) {
 	if cmd.Bucket == 0 {
 		return s.applySystem(etx, cmd)
 	}
+	s.served.Add(1)
 	fn, ok := s.writes[cmd.Function]
 	if !ok {
 		return nil, engine.Fatal(fmt.Errorf("the log has a call of function %q, which this version of Switchyard does not know; use the version that wrote it, or a newer one", cmd.Function))
