@@ -26,6 +26,10 @@ help: ## Show the targets
 demo: ## Build, start a server, feed it every Go file here, work it off, clean up
 	@scripts/demo.sh
 
+.PHONY: cluster
+cluster: ## A cluster on this machine until Ctrl-C: make cluster SETS=1 MEMBERS=3
+	@SETS=$(or $(SETS),1) MEMBERS=$(or $(MEMBERS),3) scripts/cluster.sh
+
 .PHONY: build
 build: ## Build bin/switchyard
 	$(GO) build -o $(BIN)/switchyard ./cmd/switchyard
@@ -100,6 +104,7 @@ bench-rebalance: ## How long an added replica set takes to fill, and what traffi
 	$(GO) run ./internal/rebalbench
 	$(GO) run ./internal/rebalbench -members 3
 	$(GO) run ./internal/rebalbench -rows 10 -load
+
 .PHONY: check-bench
 check-bench: ## Build and vet the comparison with others (a module of its own, many dependencies)
 	cd bench && $(GO) build ./... && $(GO) vet ./...

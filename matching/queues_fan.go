@@ -41,7 +41,13 @@ func (q *Queues) at(ctx context.Context, id PartitionID, fn func(v1.MatchingServ
 			if err = fn(peer); err == nil {
 				return nil
 			}
-			if why := reason.Of(err); why != reason.PartitionMoved && (local || why != reason.NotReady && why != reason.ShuttingDown) {
+			switch reason.Of(err) {
+			case reason.PartitionMoved, reason.OutcomeUnknown: // repeating is safe: adds have ids, ends have tokens
+			case reason.NotReady, reason.ShuttingDown:
+				if local {
+					return err
+				}
+			default:
 				return err
 			}
 		}

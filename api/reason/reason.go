@@ -120,6 +120,10 @@ const (
 	NotReady = "NOT_READY"
 	// PartitionMoved: another owner has the partition now; retry.
 	PartitionMoved = "PARTITION_MOVED"
+	// OutcomeUnknown: the store changed its master while the request was on its way to the
+	// disks; it may have taken effect or not. Repeat it: adds have ids, and ends of leases
+	// have tokens.
+	OutcomeUnknown = "OUTCOME_UNKNOWN"
 	// StalePartitionCounts: the caller's idea of how many partitions the queue has
 	// is too far off for this request; the right counts are in the metadata (read,
 	// write). Nothing was done; choose a partition again.
@@ -185,6 +189,7 @@ var table = []struct {
 	{ShuttingDown, codes.Unavailable},
 	{NotReady, codes.Unavailable},
 	{PartitionMoved, codes.Unavailable},
+	{OutcomeUnknown, codes.Unavailable},
 	{StalePartitionCounts, codes.Aborted},
 	{StickyWorkerUnavailable, codes.FailedPrecondition},
 	{WorkerCancelled, codes.FailedPrecondition},
