@@ -4,22 +4,25 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine"
 )
 
-// scriptEngine is a map that applies commands at once. It is no master, so nothing runs in the
-// background.
+// scriptEngine is a map that applies commands at once. As long as it is no master, nothing runs
+// in the background.
 type scriptEngine struct {
 	engine.Engine
-	rows map[string]string
-	m    engine.Machine
+	master atomic.Bool
+	rows   map[string]string
+	m      engine.Machine
 }
 
 type scriptReader map[string]string
@@ -85,8 +88,14 @@ func (e *scriptEngine) View(_ context.Context, fn func(engine.Reader) error) err
 }
 
 func (*scriptEngine) ReadBarrier(context.Context) error { return nil }
-func (*scriptEngine) Status() engine.Status             { return engine.Status{State: engine.Replica} }
 func (*scriptEngine) Close(context.Context) error       { return nil }
+
+func (e *scriptEngine) Status() engine.Status {
+	if e.master.Load() {
+		return engine.Status{State: engine.Master}
+	}
+	return engine.Status{State: engine.Replica}
+}
 
 // restart makes the storage know what a new one would know of the rows.
 func (e *scriptEngine) restart(t *testing.T, rows map[string]string) {
@@ -129,10 +138,12 @@ func openScript(t *testing.T, count uint32) (*Storage, *scriptEngine) {
 	return s, e
 }
 
+var deepSplit = flag.Bool("deep", false, "explore the splitting of a bucket with a fourth key: 2268 states, minutes with the race detector")
+
 // The model has one bucket of two that is split, 1 into 1 and 3, with keys of both halves.
 const modelCount = 2
 
-var modelKeys = map[byte]uint32{'a': 0, 'b': 2, 'c': 4, 'd': 6} // to the hash of their sharding key
+var modelKeys = map[byte]uint32{'a': 0, 'b': 2, 'c': 4} // to the hash of their sharding key
 
 // modelBucket is where a key lies for a caller.
 func modelBucket(key byte, count uint32) shard.BucketID {
@@ -259,10 +270,14 @@ func dump(rows map[string]string) string {
 	return b.String()
 }
 
-// TestSplit_everyCommandInEveryState explores every state that a bucket with four keys can come
+// TestSplit_everyCommandInEveryState explores every state that a bucket with a few keys can come
 // to while it is split, by every command of callers of both counts and every step, each of them
 // after a restart. In each state all callers see what they would if there were no doubling.
 func TestSplit_everyCommandInEveryState(t *testing.T) {
+	if *deepSplit {
+		modelKeys['d'] = 6
+		defer delete(modelKeys, 'd')
+	}
 	s, e := openScript(t, modelCount)
 	ctx := testContext(t)
 	if err := errors.Join(s.Bootstrap(ctx), s.HoldMoves(ctx, modelCount), s.BeginSplit(ctx, modelCount)); err != nil {
@@ -317,7 +332,7 @@ func TestSplit_everyCommandInEveryState(t *testing.T) {
 		}
 	}
 	t.Logf("%d states, %d transitions, finished %d times", len(seen), transitions, finished)
-	if len(seen) < 300 || finished == 0 {
+	if len(seen) < 200 || finished == 0 {
 		t.Errorf("%d states, finished %d times: that cannot be all", len(seen), finished)
 	}
 }
@@ -380,7 +395,11 @@ func TestSplit_phasesAndWhatTheyRefuse(t *testing.T) {
 		}
 	}
 	_, err := s.As(8)
+	refused(shard.MasterNotSynced, err) // it may be behind
+	e.master.Store(true)
+	_, err = s.As(8)
 	refused(shard.InvalidConfig, err)
+	e.master.Store(false)
 	refused(shard.SplitIsInProgress, s.BeginSplit(ctx, 4)) // not held
 	refused(shard.InvalidConfig, s.HoldMoves(ctx, 3))
 	refused(shard.InvalidConfig, s.HoldMoves(ctx, 8))
