@@ -27,9 +27,17 @@ type Store interface {
 	Sets(ctx context.Context) ([]Set, error)
 	// Movable returns the buckets that a replica set could send now: ACTIVE or READONLY and not moving.
 	Movable(ctx context.Context, replicaSet string) ([]Bucket, error)
-	// Send moves buckets and returns when each has arrived or failed. It returns how many arrived, and
-	// an error when not all did.
-	Send(ctx context.Context, source, destination string, buckets []shard.BucketID) (moved int, err error)
+	// Send moves buckets and returns when each has arrived or failed, with an error when not all
+	// arrived.
+	Send(ctx context.Context, source, destination string, buckets []shard.BucketID) (Sent, error)
+}
+
+// Sent is what became of a list of buckets.
+type Sent struct {
+	// Moved is how many arrived.
+	Moved int
+	// Served is how many calls the source served meanwhile, of whatever bucket.
+	Served uint64
 }
 
 // Options of New.

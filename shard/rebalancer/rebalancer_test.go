@@ -34,6 +34,7 @@ type fakeStore struct {
 	sends    int
 	sending  map[string]int
 	most     int // sent by one set at once
+	served   uint64
 }
 
 // cluster makes a store with the sets, whose ACTIVE buckets get ids.
@@ -101,7 +102,7 @@ func (f *fakeStore) Movable(_ context.Context, name string) ([]Bucket, error) {
 	return slices.Clone(f.buckets[name]), nil
 }
 
-func (f *fakeStore) Send(ctx context.Context, source, destination string, ids []shard.BucketID) (int, error) {
+func (f *fakeStore) Send(ctx context.Context, source, destination string, ids []shard.BucketID) (Sent, error) {
 	f.mu.Lock()
 	f.sends++
 	f.sending[source] += len(ids)
@@ -116,26 +117,26 @@ func (f *fakeStore) Send(ctx context.Context, source, destination string, ids []
 	select {
 	case <-time.After(wait):
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return Sent{}, ctx.Err()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if fail != nil {
 		if err := fail(source, destination, len(ids)); err != nil {
-			return 0, err
+			return Sent{}, err
 		}
 	}
 	for _, id := range ids {
 		i := slices.IndexFunc(f.buckets[source], func(b Bucket) bool { return b.ID == id })
 		if i < 0 {
-			return 0, &shard.Error{Code: shard.WrongBucket, Bucket: id}
+			return Sent{}, &shard.Error{Code: shard.WrongBucket, Bucket: id}
 		}
 		f.buckets[destination] = append(f.buckets[destination], f.buckets[source][i])
 		f.buckets[source] = slices.Delete(f.buckets[source], i, i+1)
 		f.sets[source].Counts[shard.Active]--
 		f.sets[destination].Counts[shard.Active]++
 	}
-	return len(ids), nil
+	return Sent{Moved: len(ids), Served: f.served}, nil
 }
 
 // numbers returns how often the store was asked, and how many sends and buckets of one set at once
@@ -535,5 +536,56 @@ func TestNew_refusesOptions(t *testing.T) {
 		if _, err := New(o); !errors.Is(err, shard.InvalidConfig) {
 			t.Errorf("%+v: %v", o, err)
 		}
+	}
+}
+
+func TestRebalancer_restsWhileTheSourceServesCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := cluster(set("a", 1, 1000, 0), set("b", 1, 0, 0))
+		f.served = 100_000
+		r := run(t, f, Options{Limits: Limits{BusyShare: 0.1}})
+		start := time.Now()
+		for r.Status().Moved < 500 {
+			time.Sleep(time.Millisecond)
+			if time.Since(start) > time.Minute {
+				t.Fatalf("status %+v", r.Status())
+			}
+		}
+		// Lists of 50, two at a time: five times 10 ms, and four rests of 90 ms between them.
+		if took := time.Since(start); took < 400*time.Millisecond || took > 500*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		// A rest is cut short by what should be known at once.
+		f.change(func() { f.sets["a"].Weight, f.moveTime = 0, 4*time.Second })
+		time.Sleep(4*time.Second + 100*time.Millisecond) // in the first rest of 5 s now
+		f.change(func() { f.sets["b"].Locked, f.moveTime = true, time.Second })
+		time.Sleep(100 * time.Millisecond)
+		if s := r.Status(); s.Phase == Moving {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+func TestLimits_rest(t *testing.T) {
+	l := Limits{}.withDefaults()
+	for _, c := range []struct {
+		took   time.Duration
+		served uint64
+		want   time.Duration
+	}{
+		{0, 1000, 0},
+		{10 * time.Millisecond, 0, 0},
+		{10 * time.Millisecond, 1, 0}, // one call is not traffic
+		{10 * time.Millisecond, 2, 40 * time.Millisecond},
+		{100 * time.Millisecond, 9, 0},
+		{100 * time.Millisecond, 10, 400 * time.Millisecond},
+		{time.Minute, 1e9, longestRest},
+	} {
+		if got := l.rest(c.took, c.served); got != c.want {
+			t.Errorf("after %v with %d calls: %v, want %v", c.took, c.served, got, c.want)
+		}
+	}
+	if got := (Limits{BusyShare: 1}).withDefaults().rest(time.Second, 1000); got != 0 {
+		t.Errorf("with all of the time: %v", got)
 	}
 }

@@ -164,46 +164,70 @@ type outcome struct {
 	err   error
 }
 
+// send sends a batch, and rests when others need the source too. hurry ends a rest.
+func (r *Rebalancer) send(ctx context.Context, b batch, hurry <-chan struct{}) outcome {
+	began := time.Now()
+	sent, err := r.o.Store.Send(ctx, b.route.Source, b.route.Destination, b.buckets)
+	r.progress(sent.Moved, err)
+	if rest := r.o.Limits.rest(time.Since(began), sent.Served); err == nil && rest > 0 {
+		t := time.NewTimer(rest)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-hurry:
+		case <-ctx.Done():
+		}
+	}
+	return outcome{b, sent.Moved, err}
+}
+
 // carryOut sends the batches of a schedule until all are done, or something has changed and those
 // under way are.
 func (r *Rebalancer) carryOut(ctx context.Context, changed <-chan struct{}, s *schedule) (moved int, err error) {
 	done := make(chan outcome)
-	stop := false
+	hurry := make(chan struct{})
+	stopped := false
+	stop := func() {
+		if !stopped {
+			stopped = true
+			close(hurry)
+		}
+	}
 	for {
-		for !stop {
+		for !stopped {
 			b, ok := s.next()
 			if !ok {
 				break
 			}
-			go func() {
-				n, err := r.o.Store.Send(ctx, b.route.Source, b.route.Destination, b.buckets)
-				done <- outcome{b, n, err}
-			}()
+			go func() { done <- r.send(ctx, b, hurry) }()
 		}
 		if s.underway == 0 {
 			return moved, err
+		}
+		if s.waiting == 0 {
+			stop() // nobody waits for a rest to end
 		}
 		select {
 		case o := <-done:
 			s.done(o.batch, o.err != nil)
 			moved += o.moved
-			r.progress(o.moved, o.err)
 			if o.err != nil {
 				err = errors.Join(err, fmt.Errorf("%s to %s: %w", o.batch.route.Source, o.batch.route.Destination, o.err))
 			}
 			if here, _ := r.here(); !here {
-				stop = true
+				stop()
 			}
 		case <-changed:
-			changed, stop = nil, true
+			changed = nil
+			stop()
 		case <-r.wake:
 			// Somebody wants a fresh look.
-			stop = true
+			stop()
 		case <-ctx.Done():
 			// Send ends soon.
 			o := <-done
 			s.done(o.batch, true)
-			stop = true
+			stop()
 		}
 	}
 }

@@ -1,6 +1,10 @@
 package rebalancer
 
-import "github.com/switchyard-dev/switchyard/shard"
+import (
+	"time"
+
+	"github.com/switchyard-dev/switchyard/shard"
+)
 
 // Limits bound what is under way at once. Zero fields get the default.
 type Limits struct {
@@ -14,6 +18,25 @@ type Limits struct {
 	// MaxSendingBytes is the size of all buckets that a replica set sends at once. Default 64 MiB. A
 	// bucket that is larger goes alone.
 	MaxSendingBytes int64
+	// BusyShare is the share of the time, above 0 and up to 1, that moving a list of buckets may take
+	// while the source serves calls: after each list there is a rest. Default 0.2. A source that
+	// serves next to nothing does not rest.
+	BusyShare float64
+}
+
+const (
+	// busy is how many calls a second make a source one that serves calls.
+	busy = 100
+	// longestRest bounds a rest.
+	longestRest = 5 * time.Second
+)
+
+// rest returns how long to rest after a list that took so long while so many calls were served.
+func (l Limits) rest(took time.Duration, served uint64) time.Duration {
+	if took <= 0 || float64(served) < busy*took.Seconds() || served < 2 {
+		return 0
+	}
+	return min(time.Duration(float64(took)*(1-l.BusyShare)/l.BusyShare), longestRest)
 }
 
 func (l Limits) withDefaults() Limits {
@@ -25,6 +48,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.MaxSendingBytes <= 0 {
 		l.MaxSendingBytes = 64 << 20
+	}
+	if !(l.BusyShare > 0 && l.BusyShare <= 1) {
+		l.BusyShare = 0.2
 	}
 	return l
 }

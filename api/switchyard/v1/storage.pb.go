@@ -1746,7 +1746,9 @@ func (x *SendBucketsRequest) GetDestination() string {
 type SendBucketsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of buckets that did not move. The id is the bucket.
-	Failed        []*StorageResult `protobuf:"bytes,1,rep,name=failed,proto3" json:"failed,omitempty"`
+	Failed []*StorageResult `protobuf:"bytes,1,rep,name=failed,proto3" json:"failed,omitempty"`
+	// Calls of functions and views that the source served meanwhile, of all buckets.
+	Served        uint64 `protobuf:"varint,2,opt,name=served,proto3" json:"served,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1786,6 +1788,13 @@ func (x *SendBucketsResponse) GetFailed() []*StorageResult {
 		return x.Failed
 	}
 	return nil
+}
+
+func (x *SendBucketsResponse) GetServed() uint64 {
+	if x != nil {
+		return x.Served
+	}
+	return 0
 }
 
 type CancelSendsRequest struct {
@@ -3935,9 +3944,10 @@ const file_switchyard_v1_storage_proto_rawDesc = "" +
 	"\aresults\x18\x01 \x03(\v2\x1c.switchyard.v1.StorageResultR\aresults\"P\n" +
 	"\x12SendBucketsRequest\x12\x18\n" +
 	"\abuckets\x18\x01 \x03(\rR\abuckets\x12 \n" +
-	"\vdestination\x18\x02 \x01(\tR\vdestination\"K\n" +
+	"\vdestination\x18\x02 \x01(\tR\vdestination\"c\n" +
 	"\x13SendBucketsResponse\x124\n" +
-	"\x06failed\x18\x01 \x03(\v2\x1c.switchyard.v1.StorageResultR\x06failed\".\n" +
+	"\x06failed\x18\x01 \x03(\v2\x1c.switchyard.v1.StorageResultR\x06failed\x12\x16\n" +
+	"\x06served\x18\x02 \x01(\x04R\x06served\".\n" +
 	"\x12CancelSendsRequest\x12\x18\n" +
 	"\abuckets\x18\x01 \x03(\rR\abuckets\"\x15\n" +
 	"\x13CancelSendsResponse\"e\n" +

@@ -201,7 +201,7 @@ func (s *store) Movable(ctx context.Context, replicaSet string) ([]rebalancer.Bu
 	return out, err
 }
 
-func (s *store) Send(ctx context.Context, source, destination string, buckets []shard.BucketID) (moved int, err error) {
+func (s *store) Send(ctx context.Context, source, destination string, buckets []shard.BucketID) (rebalancer.Sent, error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()
 	req := &v1.SendBucketsRequest{Destination: destination, Buckets: make([]uint32, len(buckets))}
@@ -209,14 +209,15 @@ func (s *store) Send(ctx context.Context, source, destination string, buckets []
 		req.Buckets[i] = uint32(b)
 	}
 	var resp *v1.SendBucketsResponse
-	err = s.router.OnMaster(ctx, source, func(ctx context.Context, c v1.StorageServiceClient) error {
+	err := s.router.OnMaster(ctx, source, func(ctx context.Context, c v1.StorageServiceClient) error {
 		var err error
 		resp, err = c.SendBuckets(ctx, req)
 		return err
 	})
 	if err != nil {
-		return 0, err
+		return rebalancer.Sent{}, err
 	}
+	sent := rebalancer.Sent{Moved: len(buckets) - len(resp.GetFailed()), Served: resp.GetServed()}
 	// One error for each cause is enough.
 	var errs []error
 	var codes []shard.Code
@@ -234,7 +235,7 @@ func (s *store) Send(ctx context.Context, source, destination string, buckets []
 		errs = append(errs, one)
 	}
 	if n := len(resp.GetFailed()); n > 0 {
-		return len(buckets) - n, fmt.Errorf("%d of %d buckets did not move: %w", n, len(buckets), errors.Join(errs...))
+		return sent, fmt.Errorf("%d of %d buckets did not move: %w", n, len(buckets), errors.Join(errs...))
 	}
-	return len(buckets), nil
+	return sent, nil
 }

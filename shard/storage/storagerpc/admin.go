@@ -133,11 +133,19 @@ func (s *Server) SendBuckets(ctx context.Context, req *v1.SendBucketsRequest) (*
 		if err != nil {
 			return nil, err
 		}
+		counter, counts := s.storage.(interface{ Served() uint64 })
+		var before uint64
+		if counts {
+			before = counter.Served()
+		}
 		failed, err := m.SendBuckets(ctx, buckets, req.GetDestination())
 		if err != nil {
 			return nil, err
 		}
 		resp := &v1.SendBucketsResponse{}
+		if counts {
+			resp.Served = counter.Served() - before
+		}
 		for b, err := range failed {
 			resp.Failed = append(resp.Failed, &v1.StorageResult{Id: uint64(b), Error: EncodeError(err)})
 		}
