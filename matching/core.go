@@ -225,8 +225,11 @@ func (c *core) advance(now, wall int64) {
 
 // open is the batch that takes the next operation.
 func (c *core) open() *batch {
-	if n := len(c.pending); n > 0 && len(c.pending[n-1].args) < c.limits.BatchBytes {
-		return c.pending[n-1]
+	if n := len(c.pending); n > 0 {
+		// One without operations is never written, so it must not be closed.
+		if b := c.pending[n-1]; b.ops == 0 || len(b.args) < c.limits.BatchBytes {
+			return b
+		}
 	}
 	if n := len(c.pending); n > 0 {
 		c.closeBatch(c.pending[n-1])

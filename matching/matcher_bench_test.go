@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -169,6 +170,7 @@ func BenchmarkMatcher(b *testing.B) {
 	b.Run("add", func(b *testing.B) {
 		q := newBenchQueue(b, 1, false)
 		b.ResetTimer()
+		defer reportCPU(b)()
 		q.addAll(b.N, 64)
 		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "adds/s")
 	})
@@ -178,6 +180,7 @@ func BenchmarkMatcher(b *testing.B) {
 			q.add(q.ctx, 0, min(n, 1000))
 		}
 		b.ResetTimer()
+		defer reportCPU(b)()
 		q.workAll(b.N, 64)
 		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
 	})
@@ -231,6 +234,7 @@ func benchSync(b *testing.B, partitions int) {
 	q := newBenchQueue(b, partitions, false)
 	q.ahead = make(chan struct{}, 48) // so that polls wait for tasks
 	b.ResetTimer()
+	defer reportCPU(b)()
 	var wg sync.WaitGroup
 	wg.Go(func() { q.workAll(b.N, 64) })
 	q.addAll(b.N, 64)
@@ -276,13 +280,28 @@ func benchLatency(b *testing.B, rate int) {
 }
 
 // BenchmarkMatch is the cost of one match, add, lease and completion, in the core
-// alone, while many tasks of many keys wait, or many polls.
+// alone, while many tasks wait, of one key or of as many keys, or many polls, or as many
+// of both, which may not meet because the tasks' keys are stopped.
 func BenchmarkMatch(b *testing.B) {
-	for _, what := range []string{"tasks", "keys", "polls"} {
+	for _, what := range []string{"tasks", "keys", "polls", "both"} {
 		for _, n := range []int{10, 1000, 100_000} {
 			b.Run(fmt.Sprintf("waiting=%s/n=%d", what, n), func(b *testing.B) { benchMatch(b, what, n) })
 		}
 	}
+}
+
+// reportCPU reports the processor time of an operation, all goroutines together, from now
+// on: it depends less on what else the machine does.
+func reportCPU(b *testing.B) func() {
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	from := used()
+	return func() { b.ReportMetric(float64((used()-from).Nanoseconds())/float64(b.N), "cpu-ns/op") }
 }
 
 func benchMatch(b *testing.B, what string, n int) {
@@ -291,6 +310,9 @@ func benchMatch(b *testing.B, what string, n int) {
 	now := time.Now().UnixNano()
 	c := newCore(now, now, root("n", "q"), settingsOf(&v1.Queue{}), limits, rand.New(rand.NewPCG(1, 1)), loaded{meta: meta, scheduleEmpty: true})
 	c.fwd.init(c, c.id, Forwarding{Off: true})
+	if what == "both" {
+		c.configure(settings{leaseTime: time.Minute, maxAttempts: 1, fairness: fairness{keyLimit: ptr(0.0), keys: map[string]keySetting{"": {limit: ptr(1e9)}}}}, 1)
+	}
 	step := func() {
 		c.tick()
 		c.match()
@@ -303,17 +325,14 @@ func benchMatch(b *testing.B, what string, n int) {
 		c.plan()
 	}
 	seq := uint64(0)
-	add := func() {
+	add := func(key string) {
 		seq++
 		now++
 		c.advance(now, now)
 		var id taskID
 		binary.BigEndian.PutUint64(id[:], uint64(now))
 		binary.BigEndian.PutUint64(id[8:], seq)
-		t := body{id: id, addedAt: now, kind: "kind", payload: benchPayload}
-		if what == "keys" {
-			t.fairKey = fmt.Sprint(seq % uint64(n))
-		}
+		t := body{id: id, addedAt: now, kind: "kind", payload: benchPayload, fairKey: key}
 		a := &addCall{items: []addItem{{id: id, addedAt: now, body: t.append(make([]byte, 0, 160))}}}
 		a.init()
 		c.add(a)
@@ -325,17 +344,28 @@ func benchMatch(b *testing.B, what string, n int) {
 		c.poll(p)
 		polls = append(polls, p)
 	}
-	for range n {
-		if what == "polls" {
+	key := func() string {
+		if what == "keys" {
+			return fmt.Sprint(seq % uint64(n))
+		}
+		return ""
+	}
+	for i := range n {
+		switch what {
+		case "both":
+			add(fmt.Sprint(i))
 			poll()
-		} else {
-			add()
+		case "polls":
+			poll()
+		default:
+			add(key())
 		}
 	}
 	step()
 	b.ResetTimer()
+	defer reportCPU(b)()
 	for range b.N {
-		add()
+		add(key())
 		poll()
 		step()
 		p := polls[0]
