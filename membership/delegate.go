@@ -109,6 +109,14 @@ func (g *gossip) NotifyAlive(peer *memberlist.Node) error {
 // NotifyMerge implements memberlist.MergeDelegate: with one node that does not fit,
 // nothing is taken over.
 func (g *gossip) NotifyMerge(peers []*memberlist.Node) error {
+	// Whether a bucket_count is being doubled may be said by any of them.
+	g.m.mu.Lock()
+	for _, p := range peers {
+		if n, err := nodeOf(p.Name, p.Meta); err == nil {
+			g.m.seeDoubling(n)
+		}
+	}
+	g.m.mu.Unlock()
 	for _, p := range peers {
 		err := g.check(p)
 		if err == nil && (p.State == memberlist.StateAlive || p.State == memberlist.StateSuspect) {
@@ -131,6 +139,7 @@ func (g *gossip) check(peer *memberlist.Node) error {
 	}
 	g.m.mu.Lock()
 	defer g.m.mu.Unlock()
+	g.m.seeDoubling(n)
 	if n.Name == g.m.self.Name && n.ClusterID == g.m.self.ClusterID {
 		return nil // an older version of itself, or a namesake, which has its own check
 	}

@@ -112,6 +112,36 @@ func TestNode_of_a_foreign_cluster_is_refused_on_both_sides(t *testing.T) {
 	require.NoError(t, b.Update(t.Context(), func(n *Node) { n.BucketCount = 16 }))
 }
 
+// TestBucketCount_that_is_doubled: nodes of both counts are in one cluster, once a store says that
+// it doubles, and no node of a third.
+func TestBucketCount_that_is_doubled(t *testing.T) {
+	a := mustStart(t, "a", nil)
+	b := mustStart(t, "b", list(a), func(o *Options) { o.Self.BucketCount = 16 })
+	_, err := start(t, "c", list(b), func(o *Options) { o.Self.BucketCount = 32 })
+	require.Error(t, err)
+	require.Error(t, a.Update(t.Context(), func(n *Node) { n.Doubling = 4 }), "it is neither of the two")
+	require.NoError(t, a.Update(t.Context(), func(n *Node) { n.Doubling = 16 }))
+	// b hears of it, and brings others in who do not know it.
+	require.Eventually(t, func() bool {
+		for _, n := range b.View().Nodes() {
+			if n.Name == "a" && n.Doubling == 16 {
+				return true
+			}
+		}
+		return false
+	}, 30*time.Second, time.Millisecond)
+	c := mustStart(t, "c", list(b), func(o *Options) { o.Self.BucketCount = 32 })
+	sees(t, b, "a", "b", "c")
+	sees(t, c, "a", "b", "c")
+	require.NoError(t, b.Update(t.Context(), func(n *Node) { n.BucketCount = 32 }))
+	_, err = start(t, "d", list(b), func(o *Options) { o.Self.BucketCount = 64 })
+	require.Error(t, err)
+	_, err = start(t, "d", list(b), func(o *Options) { o.Self.BucketCount = 8 })
+	require.Error(t, err)
+	mustStart(t, "d", list(c), func(o *Options) { o.Self.BucketCount = 16 })
+	sees(t, c, "a", "b", "c", "d")
+}
+
 func TestCluster_does_not_take_over_a_foreign_one_that_is_told_of_it(t *testing.T) {
 	foreign := mustStart(t, "f", nil, func(o *Options) { o.Self.ClusterID = "other" })
 	a := mustStart(t, "a", nil)

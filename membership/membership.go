@@ -32,7 +32,10 @@ type Membership struct {
 	subs   map[*Subscription]struct{}
 	timer  *time.Timer // for the view's edge; nil for none
 	closed bool
-	isIn   bool // joined is closed
+	// doubling has each bucket_count that a node's store was seen doubling. It stays, because
+	// nodes hear of the end at different times; the store itself refuses who is late.
+	doubling map[uint32]struct{}
+	isIn     bool // joined is closed
 }
 
 // Single is a cluster of one node.
@@ -42,6 +45,9 @@ func Single(self Node) (*Membership, error) { return Static(self, nil) }
 // on this node.
 func Static(self Node, others []Node) (*Membership, error) {
 	m := newMembership(self, slog.Default())
+	for _, n := range others {
+		m.seeDoubling(n)
+	}
 	for _, n := range append([]Node{self}, others...) {
 		if err := n.check(); err != nil {
 			return nil, err
@@ -64,9 +70,10 @@ func Static(self Node, others []Node) (*Membership, error) {
 func newMembership(self Node, log *slog.Logger) *Membership {
 	m := &Membership{
 		log: log, joined: make(chan struct{}), self: self,
-		alive: map[string]Node{}, facts: facts{}, subs: map[*Subscription]struct{}{},
+		alive: map[string]Node{}, doubling: map[uint32]struct{}{}, facts: facts{}, subs: map[*Subscription]struct{}{},
 	}
 	m.view.Store(&View{})
+	m.seeDoubling(self)
 	return m
 }
 
@@ -113,6 +120,7 @@ func (m *Membership) Update(ctx context.Context, change func(*Node)) error {
 		return err
 	}
 	m.self = n
+	m.seeDoubling(n)
 	if m.gossip == nil {
 		if _, ok := m.alive[n.Name]; ok {
 			m.alive[n.Name] = n
@@ -195,11 +203,29 @@ func (m *Membership) refuses(n Node) error {
 			}
 		}
 	}
-	if count != 0 && n.BucketCount != 0 && n.BucketCount != count {
+	if count != 0 && n.BucketCount != 0 && n.BucketCount != count && !m.doubles(n.BucketCount, count) {
 		return &RefusedError{Node: n.Name, Cause: WrongBucketCount, text: fmt.Sprintf(
 			"node %q has a bucket_count of %d, and %q one of %d; it can't be changed in a cluster that exists", n.Name, n.BucketCount, who, count)}
 	}
 	return nil
+}
+
+// seeDoubling notes that a node's store doubles its bucket_count; under mu, except where m is
+// not shared yet.
+func (m *Membership) seeDoubling(n Node) {
+	if n.Doubling != 0 && n.ClusterID == m.self.ClusterID && len(m.doubling) < maxDoublings {
+		m.doubling[n.Doubling] = struct{}{}
+	}
+}
+
+// maxDoublings is more often than a bucket_count can be doubled.
+const maxDoublings = 32
+
+// doubles says whether one bucket_count is being doubled to the other; under mu.
+func (m *Membership) doubles(a, b uint32) bool {
+	a, b = min(a, b), max(a, b)
+	_, ok := m.doubling[a]
+	return ok && uint64(b) == 2*uint64(a)
 }
 
 // refresh makes the view anew and tells those whom it concerns; under mu.

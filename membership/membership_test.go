@@ -81,7 +81,7 @@ func TestNode_acts_between_its_start_and_its_stop(t *testing.T) {
 func TestMeta_holds_the_longest_node_and_reads_back_the_same(t *testing.T) {
 	name := strings.Repeat("n", MaxName)
 	n := Node{
-		Name: name, ClusterID: strings.Repeat("c", MaxClusterID), BucketCount: 1<<32 - 1, Roles: Frontend | Matching | Storage,
+		Name: name, ClusterID: strings.Repeat("c", MaxClusterID), BucketCount: 1<<32 - 1, Doubling: 1<<32 - 1, Roles: Frontend | Matching | Storage,
 		PublicAddress: strings.Repeat("p", MaxAddress), InternalAddress: strings.Repeat("i", MaxAddress),
 		ReplicaSet: name, Member: name, Zone: name, Start: 1 << 36, Stop: 1 << 37,
 	}

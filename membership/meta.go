@@ -20,7 +20,7 @@ func (n Node) appendMeta(b []byte) []byte {
 	for _, s := range [...]string{n.ClusterID, n.PublicAddress, n.InternalAddress, n.ReplicaSet, n.Member, n.Zone} {
 		b = appendString(b, s)
 	}
-	return b
+	return binary.AppendUvarint(b, uint64(n.Doubling))
 }
 
 // nodeOf is the reverse. Roles that are not known here are left out.
@@ -37,7 +37,9 @@ func nodeOf(name string, meta []byte) (Node, error) {
 	for _, s := range [...]*string{&n.ClusterID, &n.PublicAddress, &n.InternalAddress, &n.ReplicaSet, &n.Member, &n.Zone} {
 		*s = string(r.bytes())
 	}
-	if r.bad || count != uint64(n.BucketCount) || n.check() != nil {
+	doubling := r.uvarint()
+	n.Doubling = uint32(doubling)
+	if r.bad || count != uint64(n.BucketCount) || doubling != uint64(n.Doubling) || n.check() != nil {
 		return Node{}, errMeta
 	}
 	return n, nil

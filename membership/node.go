@@ -55,6 +55,9 @@ type Node struct {
 	// BucketCount is the number of buckets of the cluster's store, 0 when the node does
 	// not know it.
 	BucketCount uint32
+	// Doubling is the bucket_count from before, while the node's store is doubling it, else
+	// 0. Nodes with that one and with its double can then be in one cluster.
+	Doubling uint32
 	// Roles are what the node does.
 	Roles Role
 	// PublicAddress is where users reach it, InternalAddress where nodes do; host:port.
@@ -98,6 +101,8 @@ func (n Node) check() error {
 	switch {
 	case n.Roles>>roles != 0:
 		return fmt.Errorf("membership: node %s has roles that are not known: %v", n.Name, n.Roles)
+	case n.Doubling != 0 && n.BucketCount != n.Doubling && uint64(n.BucketCount) != 2*uint64(n.Doubling):
+		return fmt.Errorf("membership: node %s has a bucket_count of %d, and its store doubles %d", n.Name, n.BucketCount, n.Doubling)
 	case n.Start < 0 || n.Stop < 0:
 		return fmt.Errorf("membership: node %s starts at %d and stops at %d; neither may be negative", n.Name, n.Start, n.Stop)
 	}
