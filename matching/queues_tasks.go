@@ -265,19 +265,28 @@ func byPartition(namespace, queue string, n int, token func(i int) []byte) (one 
 }
 
 // ends sends the items of a call to the partitions where their leases are and puts
-// the results together. send sends those with the given indices (nil for all).
+// the results together. send sends those with the given indices (nil for all). repeated, if
+// not nil, gives the result of a repetition the meaning that it has when an earlier try of
+// this very call may have got through.
 func ends[R any](ctx context.Context, q *Queues, namespace, queue string, n int, token func(i int) []byte,
-	send func(peer v1.MatchingServiceServer, h *v1.PartitionHeader, items []int) ([]R, error), refused func(error) R,
+	send func(peer v1.MatchingServiceServer, h *v1.PartitionHeader, items []int) ([]R, error), refused func(error) R, repeated func(R) R,
 ) ([]R, error) {
 	if n == 0 {
 		return nil, nil
 	}
 	to := func(id PartitionID, items []int) (results []R, err error) {
 		h := &v1.PartitionHeader{Partition: id.Number, StickyWorker: id.Sticky}
+		tries := 0
 		err = q.at(ctx, id, func(peer v1.MatchingServiceServer) error {
+			tries++
 			results, err = send(peer, h, items)
 			return err
 		})
+		if tries > 1 && repeated != nil {
+			for i, r := range results {
+				results[i] = repeated(r)
+			}
+		}
 		if reason.Of(err) == reason.StalePartitionCounts { // no such partition: nobody gave out that token
 			results, err = make([]R, max(len(items), 0)), nil
 			if items == nil {
@@ -339,7 +348,7 @@ func (q *Queues) CompleteTasks(ctx context.Context, req *v1.CompleteTasksRequest
 			}
 			resp, err := peer.PartitionCompleteTasks(ctx, &v1.PartitionCompleteTasksRequest{Header: h, Request: part})
 			return resp.GetResponse().GetResults(), err
-		}, refusedItem)
+		}, refusedItem, repeatedComplete)
 	if err != nil {
 		return nil, err
 	}
@@ -354,7 +363,7 @@ func (q *Queues) ReleaseTasks(ctx context.Context, req *v1.ReleaseTasksRequest) 
 			part := &v1.ReleaseTasksRequest{Namespace: req.GetNamespace(), Queue: req.GetQueue(), LeaseTokens: pick(all, items)}
 			resp, err := peer.PartitionReleaseTasks(ctx, &v1.PartitionReleaseTasksRequest{Header: h, Request: part})
 			return resp.GetResponse().GetResults(), err
-		}, refusedItem)
+		}, refusedItem, repeatedRelease)
 	if err != nil {
 		return nil, err
 	}
@@ -371,7 +380,7 @@ func (q *Queues) FailTasks(ctx context.Context, req *v1.FailTasksRequest) (*v1.F
 			return resp.GetResponse().GetResults(), err
 		}, func(err error) *v1.FailTasksResponse_Result {
 			return &v1.FailTasksResponse_Result{Error: reason.Item(err)}
-		})
+		}, repeatedFail)
 	if err != nil {
 		return nil, err
 	}
@@ -388,7 +397,7 @@ func (q *Queues) ExtendLeases(ctx context.Context, req *v1.ExtendLeasesRequest) 
 			return resp.GetResponse().GetResults(), err
 		}, func(err error) *v1.ExtendLeasesResponse_Result {
 			return &v1.ExtendLeasesResponse_Result{Error: reason.Item(err)}
-		})
+		}, nil)
 	if err != nil {
 		return nil, err
 	}
