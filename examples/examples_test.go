@@ -38,7 +38,7 @@ func startNode(t *testing.T) string {
 
 // runExample builds an example, runs it and returns the lines of its standard
 // output.
-func runExample(t *testing.T, name string) []string {
+func runExample(t *testing.T, name string, args ...string) []string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), name)
 	if out, err := exec.Command("go", "build", "-o", binary, "./"+name).CombinedOutput(); err != nil {
@@ -47,7 +47,10 @@ func runExample(t *testing.T, name string) []string {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var stderr strings.Builder
-	cmd := exec.CommandContext(ctx, binary, "-address", startNode(t))
+	if args == nil {
+		args = []string{"-address", startNode(t)}
+	}
+	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -76,6 +79,17 @@ func TestTyped(t *testing.T) {
 		"charged Ann 1250 cents at attempt 1",
 		"charged Ben 300 cents at attempt 2",
 		`dead: {"customer":"Cleo","cents":-5}: cannot charge -5 cents`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestBands(t *testing.T) {
+	got := runExample(t, "bands", "-bands", "60")
+	want := []string{
+		"Band 7 plays jazz since 1957", "each of three replica sets has 20 buckets",
+		"folk: 20 bands", "folk: 40 bands", "jazz: 20 bands", "jazz: 40 bands", "polka: 20 bands", "polka: 40 bands",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

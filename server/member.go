@@ -67,7 +67,7 @@ type member struct {
 }
 
 // openMember opens the parts of a node of a cluster. It does not wait for the cluster.
-func openMember(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ core, err error) {
+func openMember(c Config, logger *slog.Logger, reg prometheus.Registerer, functions *storage.Registry) (_ core, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
 	security, err := newTransport(c.Cluster.TLS)
@@ -99,7 +99,7 @@ func openMember(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ cor
 
 	link := new(transferrpc.Link)
 	if c.has(RoleStorage) {
-		if err := n.openStorage(ctx, link, security, reg); err != nil {
+		if err := n.openStorage(ctx, functions, link, security, reg); err != nil {
 			return nil, err
 		}
 	}
@@ -149,7 +149,7 @@ func (n *member) address() string {
 }
 
 // openStorage opens this node's member of its replica set.
-func (n *member) openStorage(ctx context.Context, link storage.Link, security transport, reg prometheus.Registerer) error {
+func (n *member) openStorage(ctx context.Context, functions *storage.Registry, link storage.Link, security transport, reg prometheus.Registerer) error {
 	c := n.config
 	tr, err := raftrpc.New(raftrpc.Options{
 		ID: c.Node.Name, ReplicaSet: c.Cluster.ReplicaSet, Address: n.address(), DialOptions: security.dial, Logger: n.logger,
@@ -164,7 +164,7 @@ func (n *member) openStorage(ctx context.Context, link storage.Link, security tr
 		return err
 	}
 	n.storage, err = storage.Open(ctx, storage.Options{
-		Registry:    functions(),
+		Registry:    functions,
 		BucketCount: uint32(c.BucketCount),
 		ReplicaSet:  c.Cluster.ReplicaSet,
 		Logger:      n.logger,
@@ -190,7 +190,7 @@ func (n *member) openStorage(ctx context.Context, link storage.Link, security tr
 func (n *member) join(ctx context.Context) (err error) {
 	c := n.config
 	self := membership.Node{
-		Name: c.Node.Name, ClusterID: c.Cluster.ID, BucketCount: uint32(c.BucketCount), Roles: c.roles(),
+		Name: c.Node.Name, ClusterID: c.Cluster.ID, BucketCount: uint32(c.BucketCount), Doubling: n.doubling(), Roles: c.roles(),
 		PublicAddress: c.Advertise, InternalAddress: n.address(), Zone: c.Node.Zone,
 	}
 	if self.PublicAddress == "" {
@@ -266,6 +266,7 @@ func (n *member) rebalance(reg prometheus.Registerer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.stopRebalancing = cancel
 	n.rebalancing.Go(func() { _ = node.Run(ctx) }) // its error is that of ctx
+	n.rebalancing.Go(func() { n.tellDoubling(ctx) })
 	return nil
 }
 
@@ -333,7 +334,10 @@ func (n *member) close(ctx context.Context) error {
 		add(n.server.Drain(ctx))
 	}
 	if n.members != nil {
-		add(n.members.Leave(ctx))
+		// When all nodes stop at once, nobody is left to hear it.
+		if err := n.members.Leave(ctx); err != nil {
+			n.logger.Warn("the other nodes may not have heard that this one leaves; they will find out", "err", err)
+		}
 	}
 	if n.grpc != nil {
 		n.grpc.Stop()

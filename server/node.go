@@ -36,19 +36,19 @@ type node struct {
 }
 
 // openNode opens what the node runs.
-func openNode(c Config, logger *slog.Logger, reg prometheus.Registerer) (core, error) {
+func openNode(c Config, logger *slog.Logger, reg prometheus.Registerer, functions *storage.Registry) (core, error) {
 	if c.clustered() {
-		return openMember(c, logger, reg)
+		return openMember(c, logger, reg, functions)
 	}
-	return openLone(c, logger, reg)
+	return openLone(c, logger, reg, functions)
 }
 
 // openLone opens the store, or makes it, and starts the queues over it.
-func openLone(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ core, err error) {
+func openLone(c Config, logger *slog.Logger, reg prometheus.Registerer, functions *storage.Registry) (_ core, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
 	store, err := storage.Open(ctx, storage.Options{
-		Registry:    functions(),
+		Registry:    functions,
 		BucketCount: uint32(c.BucketCount),
 		ReplicaSet:  loneReplicaSet,
 		Logger:      logger,
@@ -87,9 +87,12 @@ func openLone(c Config, logger *slog.Logger, reg prometheus.Registerer) (_ core,
 }
 
 // functions are what can be called in the store of a node.
-func functions() *storage.Registry {
+func functions(register []func(*storage.Registry)) *storage.Registry {
 	r := storage.NewRegistry()
 	matching.RegisterFunctions(r)
+	for _, add := range register {
+		add(r)
+	}
 	return r
 }
 

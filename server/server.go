@@ -22,6 +22,7 @@ import (
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/frontend"
+	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
 // watchInterval is how often a node looks at the state of its store.
@@ -61,8 +62,13 @@ type Server struct {
 // New makes a node: it binds the address, and opens or recovers the store. The
 // node answers once Run is called; connections made before wait for it. A node
 // that is not going to Run must be closed.
-func New(config Config, logger *slog.Logger) (*Server, error) {
-	return newServer(config, logger, openNode)
+//
+// register, if given, adds functions of the caller's own to the store, in spaces from
+// storage.FirstUserSpace on. All nodes of a cluster must have the same.
+func New(config Config, logger *slog.Logger, register ...func(*storage.Registry)) (*Server, error) {
+	return newServer(config, logger, func(c Config, l *slog.Logger, reg prometheus.Registerer) (core, error) {
+		return openNode(c, l, reg, functions(register))
+	})
 }
 
 // opener makes the core of a node. Its metrics go to the registerer.

@@ -9,8 +9,13 @@ import (
 	"github.com/switchyard-dev/switchyard/shard/engine"
 )
 
-// Space is a set of rows within a bucket. Numbers are on disk; 0 to 15 are reserved.
+// Space is a set of rows within a bucket. Numbers are on disk; 0 to 15 are reserved, and
+// 16 to 63 are those of Switchyard's own functions.
 type Space uint8
+
+// FirstUserSpace is the first space for the functions of whoever uses the store for data
+// of their own.
+const FirstUserSpace Space = 64
 
 // Spaces of this package.
 const (
