@@ -54,7 +54,7 @@ func (e *Engine) takeOverRows(m raft.SnapshotMeta) error {
 	}
 	if err := e.updateMeta(func(meta *meta) { meta.Rows, meta.Base = name, at.index }); err != nil {
 		e.fail(err)
-		return err
+		return errors.Join(err, fresh.db.Close()) // meta.json may name their folder
 	}
 	e.replaceRows(fresh)
 	if err := e.fsm.restart(fresh.db, at); err != nil {

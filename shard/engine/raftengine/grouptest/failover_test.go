@@ -12,6 +12,7 @@ import (
 )
 
 func TestFailover_ofAKilledMasterLosesNothing(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3)
 	want := rows("a", 50)
 	for _, name := range want {
@@ -33,6 +34,7 @@ func TestFailover_ofAKilledMasterLosesNothing(t *testing.T) {
 }
 
 func TestReplica_refusesCommandsAndNamesTheMaster(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3)
 	g.add("a")
 	m := g.master()
@@ -58,6 +60,7 @@ func TestReplica_refusesCommandsAndNamesTheMaster(t *testing.T) {
 }
 
 func TestCutOffMaster_refusesReadsAndDoesNotClaimWrites(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3)
 	g.add("a")
 	old := g.master()
@@ -84,6 +87,7 @@ func TestCutOffMaster_refusesReadsAndDoesNotClaimWrites(t *testing.T) {
 }
 
 func TestHandOver_goesToTheMemberThatWasNamed(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3)
 	g.add("a")
 	for range 3 {
@@ -101,6 +105,7 @@ func TestHandOver_goesToTheMemberThatWasNamed(t *testing.T) {
 }
 
 func TestMember_thatLostItsDiskIsFilledAgain(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 3)
 	want := rows("a", 100)
 	for _, name := range want {
@@ -131,6 +136,7 @@ func TestMember_thatLostItsDiskIsFilledAgain(t *testing.T) {
 }
 
 func TestMembers_comeAndGoUnderLoad(t *testing.T) {
+	t.Parallel()
 	g := newGroup(t, 1)
 	stop, done := make(chan struct{}), make(chan []string, 1)
 	first := g.members[0]

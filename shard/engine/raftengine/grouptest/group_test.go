@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,8 +53,9 @@ type member struct {
 	options func(raftengine.Options) raftengine.Options
 	// dial is appended to the options of connections to other members.
 	dial []grpc.DialOption
-	// fatal gets why an engine failed.
+	// fatal gets why an engine failed, and down is closed then, where a process would end.
 	fatal chan error
+	down  chan struct{}
 	// cut closes the network in both directions while it is set.
 	cut *atomic.Bool
 }
@@ -132,6 +133,7 @@ func (m *member) start() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
+	m.down = make(chan struct{})
 	o := raftengine.Options{
 		Dir: m.dir, Machine: list{}, BucketCount: 16, Transport: m.tr, OnFatal: m.failed,
 		HeartbeatTimeout: 500 * time.Millisecond, ElectionTimeout: 500 * time.Millisecond,
@@ -154,6 +156,7 @@ func (m *member) failed(err error) {
 	case m.fatal <- err:
 	default:
 	}
+	close(m.down)
 }
 
 // kill ends the member without a goodbye and without a flush.
@@ -177,6 +180,8 @@ func (m *member) propose(name string) error {
 	select {
 	case err := <-done:
 		return err
+	case <-m.down:
+		return &shard.Error{Code: shard.StoreFailed}
 	case <-time.After(time.Minute):
 		return errors.New("no answer")
 	}
@@ -203,10 +208,18 @@ type group struct {
 }
 
 func newGroup(t *testing.T, n int) *group {
+	return newGroupOf(t, n, func(*member) {})
+}
+
+// newGroupOf is newGroup of members that are changed before they start.
+func newGroupOf(t *testing.T, n int, change func(*member)) *group {
+	t.Helper()
 	g := &group{t: t}
 	var all []engine.Member
 	for i := range n {
-		m := newMember(t, string(rune('a'+i)))
+		m := idleMember(t, string(rune('a'+i)))
+		change(m)
+		m.start()
 		g.members = append(g.members, m)
 		all = append(all, engine.Member{ID: m.id, Address: m.address, Voter: true})
 	}
@@ -240,7 +253,7 @@ func (g *group) add(name string, but ...*member) {
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, shard.NonMaster) && !errors.Is(err, shard.OutcomeUnknown) || time.Now().After(deadline) {
+		if !errors.Is(err, shard.NonMaster) && !errors.Is(err, shard.OutcomeUnknown) && !errors.Is(err, shard.StoreFailed) || time.Now().After(deadline) {
 			g.t.Fatalf("add %s: %v", name, err)
 		}
 		time.Sleep(time.Millisecond)
@@ -251,7 +264,13 @@ func (g *group) wantEverywhere(want []string) {
 	g.t.Helper()
 	for _, m := range g.members {
 		if m.engine != nil {
-			eventually(g.t, "member "+m.id+" has all rows", func() bool { return slices.Equal(m.names(), want) })
+			deadline := time.Now().Add(30 * time.Second)
+			for !slices.Equal(m.names(), want) {
+				if time.Now().After(deadline) {
+					g.t.Fatalf("member %s has %d rows, not the %d it should; %+v", m.id, len(m.names()), len(want), m.engine.Status())
+				}
+				time.Sleep(2 * time.Millisecond)
+			}
 		}
 	}
 }
@@ -310,7 +329,7 @@ func (g *group) outrun(prefix string) (added []string) {
 		}
 		var names []string
 		for i := range chunk {
-			names = append(names, fmt.Sprintf("%s%06d%s", prefix, len(added)+i, filler))
+			names = append(names, fmt.Sprintf("%s%06d%s", prefix, len(added)+i, noise(len(added)+i)))
 		}
 		g.addMany(names)
 		added = append(added, names...)
@@ -318,7 +337,15 @@ func (g *group) outrun(prefix string) (added []string) {
 	return added
 }
 
-var filler = strings.Repeat("x", 100)
+// noise is a text that cannot be made much smaller.
+func noise(seed int) string {
+	r := rand.New(rand.NewPCG(uint64(seed), 1))
+	b := make([]byte, 100)
+	for i := range b {
+		b[i] = byte('0' + r.IntN(64))
+	}
+	return string(b)
+}
 
 // smallLog makes snapshots come often and leave little of the log.
 func smallLog(o raftengine.Options) raftengine.Options {

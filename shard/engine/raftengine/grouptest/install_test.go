@@ -29,8 +29,10 @@ func sample(steps []string) []string {
 // TestSnapshot_receiverMayCrashAtEveryStep lets the power go before each kind of step that
 // a member takes when it gets a snapshot, and looks whether it comes back with all rows.
 func TestSnapshot_receiverMayCrashAtEveryStep(t *testing.T) {
+	t.Parallel()
 	for name, lags := range map[string]bool{"a member with an empty folder": false, "a member that was away": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a := idleMember(t, "a")
 			a.options = smallLog
 			a.start()
