@@ -200,7 +200,7 @@ func (s *Storage) deliverItems(ctx context.Context, kind v1.TransferKind, to str
 	for _, it := range items {
 		req.Items = append(req.Items, &v1.TransferRequest_Item{Bucket: uint32(it.bucket), Transfer: it.transfer})
 	}
-	return s.deliver(ctx, req, choreTime)
+	return s.deliver(ctx, req, choreTime, nil)
 }
 
 // choreCommit tells a destination that buckets are its own, until it answers; and collects

@@ -73,7 +73,7 @@ func (s *Storage) Moves() []*v1.BucketMove {
 	for b, m := range s.moving.moves {
 		out = append(out, &v1.BucketMove{
 			Bucket: uint32(b), Destination: m.row.Peer, Transfer: m.row.Transfer, Phase: m.phase,
-			Age: durationpb.New(time.Since(m.started)),
+			Error: m.trouble, Age: durationpb.New(time.Since(m.started)),
 		})
 	}
 	return out

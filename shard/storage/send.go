@@ -63,6 +63,8 @@ type move struct {
 	started time.Time
 	taken   shard.Reply // the destination's last word
 	phase   string
+	// trouble is why its last message had to be sent again, or empty.
+	trouble string
 	// sent is what the destination has of the keys that rounds have sent, and sentBytes
 	// about what that takes.
 	sent      map[string]sentRow
@@ -203,7 +205,8 @@ func (s *Storage) message(kind v1.TransferKind, to string) *v1.TransferRequest {
 }
 
 // deliver brings a message to its receiver, again while that may help and patience is not over.
-func (s *Storage) deliver(ctx context.Context, req *v1.TransferRequest, patience time.Duration) (*v1.TransferResponse, error) {
+// failed, if not nil, is told of every try that failed.
+func (s *Storage) deliver(ctx context.Context, req *v1.TransferRequest, patience time.Duration, failed func(error)) (*v1.TransferResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, messageTime)
 	defer cancel()
 	first := time.Now()
@@ -217,6 +220,9 @@ func (s *Storage) deliver(ctx context.Context, req *v1.TransferRequest, patience
 		}
 		if err == nil || !passing(err) && !errors.Is(err, context.DeadlineExceeded) || time.Since(first)+retryPause >= patience {
 			return resp, err
+		}
+		if failed != nil {
+			failed(err)
 		}
 		t := time.NewTimer(retryPause)
 		select {
@@ -242,8 +248,19 @@ func passing(err error) bool {
 
 // exchange sends a message and notes the replies; moves whose reply is bad are aborted.
 func (sd *send) exchange(ctx context.Context, req *v1.TransferRequest, moves []*move, patience time.Duration) error {
-	resp, err := sd.s.deliver(ctx, req, patience)
+	resp, err := sd.s.deliver(ctx, req, patience, sd.trouble(moves))
 	return sd.note(resp, err, moves)
+}
+
+// trouble notes errors of messages about moves, for those who look at them.
+func (sd *send) trouble(moves []*move) func(error) {
+	return func(err error) {
+		sd.s.moving.mu.Lock()
+		defer sd.s.moving.mu.Unlock()
+		for _, m := range moves {
+			m.trouble = err.Error()
+		}
+	}
 }
 
 // note notes the replies to a message.
@@ -251,6 +268,11 @@ func (sd *send) note(resp *v1.TransferResponse, err error, moves []*move) error 
 	if err != nil {
 		return err
 	}
+	sd.s.moving.mu.Lock()
+	for _, m := range moves {
+		m.trouble = ""
+	}
+	sd.s.moving.mu.Unlock()
 	for i, m := range moves {
 		r := resp.GetReplies()[i]
 		if r.GetError() != nil {
@@ -381,7 +403,7 @@ func (sd *send) launch(ctx context.Context, b *batch, patience time.Duration) *f
 	go func() {
 		defer close(f.done)
 		began := time.Now()
-		f.resp, f.err = sd.s.deliver(ctx, b.req, patience)
+		f.resp, f.err = sd.s.deliver(ctx, b.req, patience, sd.trouble(b.moves))
 		f.took = time.Since(began)
 	}()
 	return f
@@ -488,7 +510,7 @@ func (sd *send) log(ctx context.Context, kind shard.EventKind) error {
 // commit tells the destination that the buckets are its own, and waits until it knows. After
 // this long the chores go on with it.
 func (sd *send) commit(ctx context.Context) error {
-	resp, err := sd.s.deliver(ctx, sd.message(v1.TransferKind_TRANSFER_KIND_COMMIT, sd.moves), messageTime)
+	resp, err := sd.s.deliver(ctx, sd.message(v1.TransferKind_TRANSFER_KIND_COMMIT, sd.moves), messageTime, sd.trouble(slices.Clone(sd.moves)))
 	for i, m := range sd.moves {
 		switch {
 		case err != nil:

@@ -218,7 +218,7 @@ func handOverDuringMove(t testing.TB, c *localsets.Cluster, r *router.Router, to
 		}
 		on := false
 		for _, m := range c.Members(to) {
-			on = on || m.Storage.BucketRow(bucket).State == shard.Receiving
+			on = on || m.Alive() && m.Storage.BucketRow(bucket).State == shard.Receiving
 		}
 		if on {
 			err := r.OnMaster(testContext(t), set, func(ctx context.Context, s v1.StorageServiceClient) error {
