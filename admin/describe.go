@@ -28,7 +28,8 @@ func memberState(set *router.ReplicaSetInfo, m *router.MemberInfo) string {
 	switch {
 	case m.Err != nil:
 		return memberUnreachable
-	case m.State == engine.Starting && !inGroup(set, m.ID):
+	case inGroup(set, m.ID):
+	case m.State == engine.Starting, m.State == engine.Replica && set.Master != "" && len(set.Group) > 0: // or it was removed
 		return memberNone
 	}
 	return m.State.String()

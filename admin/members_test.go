@@ -77,6 +77,7 @@ func TestMembers_comeGoAndHandOver(t *testing.T) {
 }
 
 func TestSets_comeAndGo(t *testing.T) {
+	t.Parallel()
 	o := clusterOptions{Options: localsets.Options{Sets: []string{"a", "b"}, Bare: true}, up: func(n string) bool { return n == "a1" }}
 	c := newCluster(t, o)
 	ctx := testContext(t)
@@ -134,6 +135,7 @@ func TestSets_comeAndGo(t *testing.T) {
 }
 
 func TestErrors_haveANameBeforeTheCallersTimeIsOver(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, clusterOptions{Options: localsets.Options{Sets: []string{"a", "b"}}})
 	c.Members("b")[0].Kill()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)

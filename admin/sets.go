@@ -101,10 +101,23 @@ func (s *Service) RemoveReplicaSet(ctx context.Context, req *v1.RemoveReplicaSet
 				return nil, fmt.Errorf("replica set %s has not forgotten it; the same command goes on from there: %w", set, err)
 			}
 		}
+		// Other nodes have its nodes in mind too, because they may come back.
+		if err := s.members.Publish(removedFact+name, []byte{1}, uint64(time.Now().UnixMilli())); err != nil {
+			s.log.Warn("other nodes do not hear that a replica set was removed", "replica_set", name, "err", err)
+		}
 		s.forget(name)
 		s.log.Info("a replica set was removed", "replica_set", name)
 		return &v1.RemoveReplicaSetResponse{}, nil
 	})
+}
+
+// removedFact and the name of a replica set are the key of the fact that it was removed.
+const removedFact = "removed-set/"
+
+// RemovedSet returns the replica set of which a fact says that it was removed. Whoever keeps nodes in
+// mind that are gone forgets those of the set.
+func RemovedSet(f membership.Fact) (set string, ok bool) {
+	return strings.CutPrefix(f.Key, removedFact)
 }
 
 // checkDrained makes sure that a replica set owns no bucket: the others must answer and own all, and the
@@ -119,13 +132,15 @@ func (s *Service) checkDrained(ctx context.Context, name string, others []string
 			return &shard.Error{Code: shard.UnreachableReplicaSet, ReplicaSet: set, Reason: "every other replica set must answer before one can be forgotten, and of this one no node was seen"}
 		}
 	}
-	var there, nowhere []shard.BucketID
+	var there, left, nowhere []shard.BucketID
 	for b := shard.BucketID(1); uint32(b) <= s.router.BucketCount(); b++ {
 		elsewhere := false
 		here := false
 		for _, at := range p.at[b] {
-			if at.set == name {
-				here = true // in any state: what is SENT is about to be gone
+			if at.set == name && (at.state == shard.Sent || at.state == shard.Garbage) {
+				left = append(left, b)
+			} else if at.set == name {
+				here = true
 			} else if at.state.CanRead() {
 				elsewhere = true
 			}
@@ -141,6 +156,9 @@ func (s *Service) checkDrained(ctx context.Context, name string, others []string
 	case len(there) > 0:
 		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: name, Bucket: there[0], Reason: fmt.Sprintf(
 			"%d buckets are on it; drain it with: switchyard shard weight %s 0, and wait until: switchyard shard info shows no bucket on it", len(there), name)}
+	case len(left) > 0:
+		return &plain{&shard.Error{Code: shard.TransferIsInProgress, ReplicaSet: name, Bucket: left[0]}, fmt.Sprintf(
+			"replica set %s: the rows of %d buckets that have left it are not deleted yet; try again in some seconds", name, len(left))}
 	case len(nowhere) > 0:
 		return &shard.Error{Code: shard.NonEmpty, ReplicaSet: name, Bucket: nowhere[0], Reason: fmt.Sprintf(
 			"%d buckets are on no other replica set, so they may be on this one, which does not answer; start its nodes and drain it first", len(nowhere))}

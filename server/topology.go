@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/switchyard-dev/switchyard/admin"
 	"github.com/switchyard-dev/switchyard/membership"
 	"github.com/switchyard-dev/switchyard/shard/router"
 )
@@ -15,19 +16,21 @@ import (
 type topology struct {
 	members *membership.Membership
 	sub     *membership.Subscription
+	facts   *membership.Subscription
 	stop    chan struct{}
 	done    chan struct{}
 
 	mu      sync.Mutex
 	nodes   map[string]membership.Node // with storage, as last seen
+	removed map[string]uint64          // versions of the facts that replica sets were removed
 	sets    []router.Set
 	changed chan struct{}
 }
 
 func newTopology(m *membership.Membership) *topology {
 	t := &topology{
-		members: m, sub: m.Subscribe(0), stop: make(chan struct{}), done: make(chan struct{}),
-		nodes: map[string]membership.Node{}, changed: make(chan struct{}),
+		members: m, sub: m.Subscribe(0), facts: m.SubscribeFacts(), stop: make(chan struct{}), done: make(chan struct{}),
+		nodes: map[string]membership.Node{}, removed: map[string]uint64{}, changed: make(chan struct{}),
 	}
 	t.look()
 	go t.run()
@@ -65,6 +68,7 @@ func (t *topology) close() {
 	close(t.stop)
 	<-t.done
 	t.sub.Close()
+	t.facts.Close()
 }
 
 func (t *topology) run() {
@@ -73,8 +77,28 @@ func (t *topology) run() {
 		select {
 		case <-t.sub.C():
 			t.look()
+		case <-t.facts.C():
+			t.lookForRemoved()
 		case <-t.stop:
 			return
+		}
+	}
+}
+
+// lookForRemoved forgets the replica sets that were removed on another node, each removal once: one of
+// that name may come again.
+func (t *topology) lookForRemoved() {
+	for _, f := range t.members.Facts() {
+		set, ok := admin.RemovedSet(f)
+		if !ok {
+			continue
+		}
+		t.mu.Lock()
+		old := t.removed[set]
+		t.removed[set] = f.Version
+		t.mu.Unlock()
+		if f.Version > old {
+			t.forget(set)
 		}
 	}
 }

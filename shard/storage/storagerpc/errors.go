@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
@@ -190,9 +191,24 @@ func (e *ConnError) Error() string {
 	case e.Sent && (errors.Is(e.Err, context.DeadlineExceeded) || errors.Is(e.Err, context.Canceled)):
 		return fmt.Sprintf("%s has not answered yet: %v", e.Address, e.Err)
 	case e.Sent:
-		return fmt.Sprintf("the connection to %s was lost: %v", e.Address, e.Err)
+		return fmt.Sprintf("the connection to %s was lost: %s", e.Address, briefly(e.Err))
 	}
-	return fmt.Sprintf("%s cannot be reached: %v", e.Address, e.Err)
+	return fmt.Sprintf("%s cannot be reached: %s", e.Address, briefly(e.Err))
+}
+
+// briefly is an error without the layers of gRPC around it.
+func briefly(err error) string {
+	st, ok := status.FromError(err)
+	if !ok {
+		return err.Error()
+	}
+	text := st.Message()
+	for _, layer := range []string{"desc = ", "transport: Error while dialing: "} {
+		if _, inner, ok := strings.Cut(text, layer); ok {
+			text = strings.Trim(inner, `"`)
+		}
+	}
+	return text
 }
 
 // Unwrap returns the cause.
