@@ -87,8 +87,12 @@ type load struct {
 	writes, reads []sample
 }
 
-func startLoad(r *router.Router, rows, rowBytes, perSecond int) *load {
-	l := &load{r: r, rows: rows, value: noise(rowBytes), stop: make(chan struct{})}
+func startLoad(r *router.Router, rows int, opts options) *load {
+	l := &load{r: r, rows: rows, value: noise(opts.rowBytes), stop: make(chan struct{})}
+	mode, perSecond := router.CallMR, opts.rate
+	if opts.anyReplica {
+		mode = router.CallRO
+	}
 	l.group.Go(func() {
 		l.every(perSecond, func(ctx context.Context) error {
 			// Again after a lost connection: it writes the same value.
@@ -98,7 +102,7 @@ func startLoad(r *router.Router, rows, rowBytes, perSecond int) *load {
 	})
 	l.group.Go(func() {
 		l.every(perSecond, func(ctx context.Context) error {
-			result, err := r.Call(ctx, bucket, router.CallMR, storage.KVGet, storage.KVGetArgs(rowKey(rand.IntN(l.rows))))
+			result, err := r.Call(ctx, bucket, mode, storage.KVGet, storage.KVGetArgs(rowKey(rand.IntN(l.rows))))
 			if err != nil {
 				return err
 			}

@@ -24,6 +24,8 @@ type options struct {
 	rowBytes int
 	runs     int
 	calm     float64
+	// anyReplica lets replicas answer reads when the master does not.
+	anyReplica bool
 	// trace and profile are files for what the runtime says of the last move.
 	trace, profile string
 	logger         *slog.Logger

@@ -53,7 +53,7 @@ func open(ctx context.Context, opts options, members, mib int) (b *bench, err er
 	if err != nil {
 		return b, err
 	}
-	b.load = startLoad(b.router, rows, opts.rowBytes, opts.rate)
+	b.load = startLoad(b.router, rows, opts)
 	return b, sleep(ctx, time.Second) // connections, caches
 }
 
