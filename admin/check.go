@@ -124,7 +124,7 @@ func (c *check) members(info router.Info) (found []*v1.StoreFinding) {
 				found = append(found, f)
 			}
 		}
-		for _, g := range set.Group {
+		for _, g := range groupOf(set) {
 			if !slices.ContainsFunc(set.Members, func(m router.MemberInfo) bool { return m.ID == g.GetId() }) {
 				found = append(found, c.unseen(set.Name, g))
 			}

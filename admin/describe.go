@@ -35,8 +35,17 @@ func memberState(set *router.ReplicaSetInfo, m *router.MemberInfo) string {
 	return m.State.String()
 }
 
+// groupOf returns the members of a replica set as it knows them. A node by itself has another name in
+// its group of one than in the router.
+func groupOf(set *router.ReplicaSetInfo) []*v1.StorageMember {
+	if len(set.Group) == 1 && len(set.Members) == 1 && set.Master != "" {
+		return []*v1.StorageMember{{Id: set.Master, Address: set.Members[0].Address, Voter: true}}
+	}
+	return set.Group
+}
+
 func inGroup(set *router.ReplicaSetInfo, id string) bool {
-	return slices.ContainsFunc(set.Group, func(m *v1.StorageMember) bool { return m.GetId() == id })
+	return slices.ContainsFunc(groupOf(set), func(m *v1.StorageMember) bool { return m.GetId() == id })
 }
 
 // part says that a replica set is part of the store. One in this process that runs by itself has
@@ -99,7 +108,7 @@ func replicaSetStatus(f *router.ReplicaSetInfo) *v1.ReplicaSetStatus {
 		if m.Err != nil {
 			r.Error = m.Err.Error()
 		}
-		for _, g := range f.Group {
+		for _, g := range groupOf(f) {
 			if g.GetId() == m.ID {
 				r.Voter = new(g.GetVoter())
 			}
@@ -107,7 +116,7 @@ func replicaSetStatus(f *router.ReplicaSetInfo) *v1.ReplicaSetStatus {
 		set.Members = append(set.Members, r)
 	}
 	// Those of the group whose nodes nobody has seen.
-	for _, g := range f.Group {
+	for _, g := range groupOf(f) {
 		if !slices.ContainsFunc(f.Members, func(m router.MemberInfo) bool { return m.ID == g.GetId() }) {
 			set.Members = append(set.Members, &v1.ReplicaStatus{
 				Id: g.GetId(), Address: g.GetAddress(), State: memberUnreachable, Voter: new(g.GetVoter()),

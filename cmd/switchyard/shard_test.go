@@ -5,10 +5,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
@@ -35,8 +38,32 @@ func TestShardScripts(t *testing.T) {
 			"exits": cmdExits,
 			"until": cmdUntil,
 			"sets":  cmdSets,
+			"await": cmdAwait,
+			"found": cmdFound,
+
+			"readenv": cmdReadEnv,
 		},
 	})
+}
+
+// found NAME FILE PATTERN waits until a file has what the pattern's group matches, and sets a variable to it.
+func cmdFound(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: found NAME FILE PATTERN")
+	}
+	pattern, err := regexp.Compile(args[2])
+	ts.Check(err)
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		// It need not be there yet.
+		text, _ := os.ReadFile(ts.MkAbs(args[1]))
+		if m := pattern.FindSubmatch(text); m != nil {
+			ts.Setenv(args[0], string(m[1]))
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("nothing in %s matched %s within %v:\n%s", args[1], args[2], patience, text)
+		}
+	}
 }
 
 // sets BUCKETS MEMBERS SET... starts nodes of replica sets of which nothing is bootstrapped.
