@@ -28,6 +28,12 @@ type timedLog struct {
 	timer timer
 }
 
+func newTimedLog(e *Engine, store logStore) *timedLog {
+	t := &timedLog{logStore: store, e: e}
+	t.tail.max = int(min(max(lagFactor*e.opts.TrailingBytes, tailBytesMin), tailBytes))
+	return t
+}
+
 func (t *timedLog) StoreLogs(logs []*raft.Log) error {
 	if err := t.e.failure(); err != nil {
 		return err
@@ -255,7 +261,7 @@ func (e *Engine) dropStaleLog(at position) error {
 // the rows stand.
 func (e *Engine) openLog(dir string, at position) error {
 	if e.opts.Memory {
-		e.log, e.stable = &timedLog{logStore: &memLog{}, e: e}, raft.NewInmemStore()
+		e.log, e.stable = newTimedLog(e, &memLog{}), raft.NewInmemStore()
 		return nil
 	}
 	durability := wal.DurabilityFsync
@@ -278,7 +284,7 @@ func (e *Engine) openLog(dir string, at position) error {
 	if err != nil {
 		return err
 	}
-	e.log, e.wal, e.found = &timedLog{logStore: log, e: e}, log, found
+	e.log, e.wal, e.found = newTimedLog(e, log), log, found
 	e.log.marks.found(found.FirstIndex, found.LastIndex, found.Bytes)
 	stable, err := wal.OpenStable(dir, wal.StableOptions{FS: e.opts.logFS, MustExist: found.LastIndex > 0 || at.index > 0})
 	if err != nil {

@@ -6,10 +6,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Bounds of the entries that are kept in memory.
+// Bounds of the entries that are kept in memory: their number, and their bytes, which are
+// no more than what stays in the log for members that lag behind.
 const (
-	tailEntries = 8192
-	tailBytes   = 32 << 20
+	tailEntries  = 8192
+	tailBytes    = 32 << 20
+	tailBytesMin = 64 << 10
 )
 
 // tail keeps copies of the latest log entries in memory, for the members that they are
@@ -19,6 +21,7 @@ type tail struct {
 	first   uint64 // index of entries[0]
 	entries []raft.Log
 	bytes   int
+	max     int // of bytes
 }
 
 func entrySize(l *raft.Log) int { return len(l.Data) + len(l.Extensions) }
@@ -29,7 +32,7 @@ func (t *tail) add(logs []*raft.Log) {
 	for _, l := range logs {
 		size += entrySize(l)
 	}
-	if size > tailBytes {
+	if size > t.max {
 		t.drop(0)
 		return
 	}
@@ -54,7 +57,7 @@ func (t *tail) add(logs []*raft.Log) {
 	}
 	t.bytes += size
 	n := 0
-	for len(t.entries)-n > tailEntries || t.bytes > tailBytes {
+	for len(t.entries)-n > tailEntries || t.bytes > t.max {
 		t.bytes -= entrySize(&t.entries[n])
 		t.entries[n] = raft.Log{}
 		n++

@@ -133,9 +133,17 @@ func (m *member) start() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.down = make(chan struct{})
+	down := make(chan struct{})
+	m.down = down
+	failed := func(err error) {
+		select {
+		case m.fatal <- err:
+		default:
+		}
+		close(down)
+	}
 	o := raftengine.Options{
-		Dir: m.dir, Machine: list{}, BucketCount: 16, Transport: m.tr, OnFatal: m.failed,
+		Dir: m.dir, Machine: list{}, BucketCount: 16, Transport: m.tr, OnFatal: failed,
 		HeartbeatTimeout: 500 * time.Millisecond, ElectionTimeout: 500 * time.Millisecond,
 	}
 	if m.options != nil {
@@ -149,14 +157,6 @@ func (m *member) start() {
 	m.served = make(chan error, 1)
 	server, served := m.server, m.served
 	go func() { served <- server.Serve(gate{l, m.cut}) }()
-}
-
-func (m *member) failed(err error) {
-	select {
-	case m.fatal <- err:
-	default:
-	}
-	close(m.down)
 }
 
 // kill ends the member without a goodbye and without a flush.
@@ -317,7 +317,7 @@ func (g *group) addMany(names []string) {
 // member that is away has.
 func (g *group) outrun(prefix string) (added []string) {
 	g.t.Helper()
-	const chunk, enough = 1000, 9000 // more than a master keeps in memory
+	const chunk, enough = 500, 2000
 	// The log is cut after a snapshot and before the next one.
 	at := uint64(0)
 	for at == 0 || g.master().engine.Status().SnapshotAt == at {
