@@ -25,7 +25,7 @@ func codeOf(e *shard.Error) codes.Code {
 	case shard.NonEmpty, shard.BucketAlreadyExists:
 		return codes.AlreadyExists
 	case shard.MoveToSelf, shard.BucketIsPinned, shard.ReplicaSetIsLocked, shard.BucketInvalidUpdate, shard.TransferIsInProgress,
-		shard.BucketIsLocked, shard.StorageIsReferenced, shard.StorageRefAdd, shard.TransferIsOver:
+		shard.BucketIsLocked, shard.StorageIsReferenced, shard.StorageRefAdd, shard.TransferIsOver, shard.SplitIsInProgress:
 		return codes.FailedPrecondition
 	case shard.Overloaded, shard.TooManyReceiving:
 		return codes.ResourceExhausted

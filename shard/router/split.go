@@ -166,7 +166,7 @@ func (r *Router) FinishSplit(ctx context.Context, count uint32, despite bool) er
 		return err
 	}
 	for _, st := range r.SplitStatus(ctx) {
-		if err := st.ready(count, despite); err != nil {
+		if err := st.Ready(count, despite); err != nil {
 			return err
 		}
 	}
@@ -178,8 +178,8 @@ func (r *Router) FinishSplit(ctx context.Context, count uint32, despite bool) er
 	})
 }
 
-// ready returns why the doubling cannot be finished as far as a member goes.
-func (st SplitStatus) ready(count uint32, despite bool) error {
+// Ready returns why the doubling cannot be finished as far as a member goes.
+func (st SplitStatus) Ready(count uint32, despite bool) error {
 	bad := func(format string, args ...any) error {
 		return &shard.Error{Code: shard.SplitIsInProgress, ReplicaSet: st.ReplicaSet, Reason: fmt.Sprintf("member "+st.Member+" "+format, args...)}
 	}

@@ -3300,6 +3300,352 @@ func (x *CheckStoreSummary) GetTook() *durationpb.Duration {
 	return nil
 }
 
+type StartDoublingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartDoublingRequest) Reset() {
+	*x = StartDoublingRequest{}
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartDoublingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartDoublingRequest) ProtoMessage() {}
+
+func (x *StartDoublingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartDoublingRequest.ProtoReflect.Descriptor instead.
+func (*StartDoublingRequest) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_cluster_proto_rawDescGZIP(), []int{49}
+}
+
+type StartDoublingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it is, and as it will be.
+	BucketCount   uint32 `protobuf:"varint,1,opt,name=bucket_count,json=bucketCount,proto3" json:"bucket_count,omitempty"`
+	Doubled       uint32 `protobuf:"varint,2,opt,name=doubled,proto3" json:"doubled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartDoublingResponse) Reset() {
+	*x = StartDoublingResponse{}
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartDoublingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartDoublingResponse) ProtoMessage() {}
+
+func (x *StartDoublingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartDoublingResponse.ProtoReflect.Descriptor instead.
+func (*StartDoublingResponse) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_cluster_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *StartDoublingResponse) GetBucketCount() uint32 {
+	if x != nil {
+		return x.BucketCount
+	}
+	return 0
+}
+
+func (x *StartDoublingResponse) GetDoubled() uint32 {
+	if x != nil {
+		return x.Doubled
+	}
+	return 0
+}
+
+type DescribeDoublingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeDoublingRequest) Reset() {
+	*x = DescribeDoublingRequest{}
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeDoublingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeDoublingRequest) ProtoMessage() {}
+
+func (x *DescribeDoublingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeDoublingRequest.ProtoReflect.Descriptor instead.
+func (*DescribeDoublingRequest) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_cluster_proto_rawDescGZIP(), []int{51}
+}
+
+type DescribeDoublingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "steady", "held", "splitting", or "split" when every bucket is split.
+	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
+	// The one that counts: while it is doubled, the old one.
+	BucketCount uint32 `protobuf:"varint,2,opt,name=bucket_count,json=bucketCount,proto3" json:"bucket_count,omitempty"`
+	// Buckets, upper halves not counted, and how many are split.
+	Buckets uint32 `protobuf:"varint,3,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	Done    uint32 `protobuf:"varint,4,opt,name=done,proto3" json:"done,omitempty"`
+	// Rows that were looked at, those of them that went to upper halves, and their bytes.
+	Rows       uint64 `protobuf:"varint,5,opt,name=rows,proto3" json:"rows,omitempty"`
+	MovedRows  uint64 `protobuf:"varint,6,opt,name=moved_rows,json=movedRows,proto3" json:"moved_rows,omitempty"`
+	MovedBytes uint64 `protobuf:"varint,7,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"`
+	// Rows whose hash is not of their bucket: nodes with the new bucket_count may not find them.
+	MisplacedRows uint64 `protobuf:"varint,8,opt,name=misplaced_rows,json=misplacedRows,proto3" json:"misplaced_rows,omitempty"`
+	// What FinishDoubling would wait for, empty when it can be called.
+	WaitsFor string                             `protobuf:"bytes,9,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	Members  []*DescribeDoublingResponse_Member `protobuf:"bytes,10,rep,name=members,proto3" json:"members,omitempty"`
+	// Nodes that have the old bucket_count, of any role.
+	OldNodes      []string `protobuf:"bytes,11,rep,name=old_nodes,json=oldNodes,proto3" json:"old_nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeDoublingResponse) Reset() {
+	*x = DescribeDoublingResponse{}
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeDoublingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeDoublingResponse) ProtoMessage() {}
+
+func (x *DescribeDoublingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeDoublingResponse.ProtoReflect.Descriptor instead.
+func (*DescribeDoublingResponse) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_cluster_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *DescribeDoublingResponse) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *DescribeDoublingResponse) GetBucketCount() uint32 {
+	if x != nil {
+		return x.BucketCount
+	}
+	return 0
+}
+
+func (x *DescribeDoublingResponse) GetBuckets() uint32 {
+	if x != nil {
+		return x.Buckets
+	}
+	return 0
+}
+
+func (x *DescribeDoublingResponse) GetDone() uint32 {
+	if x != nil {
+		return x.Done
+	}
+	return 0
+}
+
+func (x *DescribeDoublingResponse) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *DescribeDoublingResponse) GetMovedRows() uint64 {
+	if x != nil {
+		return x.MovedRows
+	}
+	return 0
+}
+
+func (x *DescribeDoublingResponse) GetMovedBytes() uint64 {
+	if x != nil {
+		return x.MovedBytes
+	}
+	return 0
+}
+
+func (x *DescribeDoublingResponse) GetMisplacedRows() uint64 {
+	if x != nil {
+		return x.MisplacedRows
+	}
+	return 0
+}
+
+func (x *DescribeDoublingResponse) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
+func (x *DescribeDoublingResponse) GetMembers() []*DescribeDoublingResponse_Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *DescribeDoublingResponse) GetOldNodes() []string {
+	if x != nil {
+		return x.OldNodes
+	}
+	return nil
+}
+
+type FinishDoublingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Although some nodes have the old bucket_count or do not answer, and some rows are
+	// misplaced: those nodes are refused from then on.
+	Force         bool `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishDoublingRequest) Reset() {
+	*x = FinishDoublingRequest{}
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishDoublingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishDoublingRequest) ProtoMessage() {}
+
+func (x *FinishDoublingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishDoublingRequest.ProtoReflect.Descriptor instead.
+func (*FinishDoublingRequest) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_cluster_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *FinishDoublingRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type FinishDoublingResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	BucketCount   uint32                 `protobuf:"varint,1,opt,name=bucket_count,json=bucketCount,proto3" json:"bucket_count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishDoublingResponse) Reset() {
+	*x = FinishDoublingResponse{}
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishDoublingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishDoublingResponse) ProtoMessage() {}
+
+func (x *FinishDoublingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishDoublingResponse.ProtoReflect.Descriptor instead.
+func (*FinishDoublingResponse) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_cluster_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *FinishDoublingResponse) GetBucketCount() uint32 {
+	if x != nil {
+		return x.BucketCount
+	}
+	return 0
+}
+
 type ShardingKey_Part struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Value:
@@ -3314,7 +3660,7 @@ type ShardingKey_Part struct {
 
 func (x *ShardingKey_Part) Reset() {
 	*x = ShardingKey_Part{}
-	mi := &file_switchyard_v1_cluster_proto_msgTypes[51]
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3326,7 +3672,7 @@ func (x *ShardingKey_Part) String() string {
 func (*ShardingKey_Part) ProtoMessage() {}
 
 func (x *ShardingKey_Part) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_cluster_proto_msgTypes[51]
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3408,7 +3754,7 @@ type MapFunctionResponse_Result struct {
 
 func (x *MapFunctionResponse_Result) Reset() {
 	*x = MapFunctionResponse_Result{}
-	mi := &file_switchyard_v1_cluster_proto_msgTypes[52]
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3420,7 +3766,7 @@ func (x *MapFunctionResponse_Result) String() string {
 func (*MapFunctionResponse_Result) ProtoMessage() {}
 
 func (x *MapFunctionResponse_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_cluster_proto_msgTypes[52]
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3448,6 +3794,102 @@ func (x *MapFunctionResponse_Result) GetResult() []byte {
 		return x.Result
 	}
 	return nil
+}
+
+type DescribeDoublingResponse_Member struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Node       string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	ReplicaSet string                 `protobuf:"bytes,2,opt,name=replica_set,json=replicaSet,proto3" json:"replica_set,omitempty"`
+	Master     bool                   `protobuf:"varint,3,opt,name=master,proto3" json:"master,omitempty"`
+	// "steady", "held" (no move begins), "splitting"; empty when it does not answer.
+	Phase string `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`
+	// The bucket_count in its configuration.
+	Configured uint32 `protobuf:"varint,5,opt,name=configured,proto3" json:"configured,omitempty"`
+	// Connections of nodes with the old bucket_count.
+	OldCallers uint32 `protobuf:"varint,6,opt,name=old_callers,json=oldCallers,proto3" json:"old_callers,omitempty"`
+	// Why it does not answer.
+	Error         string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeDoublingResponse_Member) Reset() {
+	*x = DescribeDoublingResponse_Member{}
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeDoublingResponse_Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeDoublingResponse_Member) ProtoMessage() {}
+
+func (x *DescribeDoublingResponse_Member) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_cluster_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeDoublingResponse_Member.ProtoReflect.Descriptor instead.
+func (*DescribeDoublingResponse_Member) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_cluster_proto_rawDescGZIP(), []int{52, 0}
+}
+
+func (x *DescribeDoublingResponse_Member) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *DescribeDoublingResponse_Member) GetReplicaSet() string {
+	if x != nil {
+		return x.ReplicaSet
+	}
+	return ""
+}
+
+func (x *DescribeDoublingResponse_Member) GetMaster() bool {
+	if x != nil {
+		return x.Master
+	}
+	return false
+}
+
+func (x *DescribeDoublingResponse_Member) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *DescribeDoublingResponse_Member) GetConfigured() uint32 {
+	if x != nil {
+		return x.Configured
+	}
+	return 0
+}
+
+func (x *DescribeDoublingResponse_Member) GetOldCallers() uint32 {
+	if x != nil {
+		return x.OldCallers
+	}
+	return 0
+}
+
+func (x *DescribeDoublingResponse_Member) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
 }
 
 var File_switchyard_v1_cluster_proto protoreflect.FileDescriptor
@@ -3709,7 +4151,43 @@ const file_switchyard_v1_cluster_proto_rawDesc = "" +
 	"\amembers\x18\x04 \x01(\rR\amembers\x12\x12\n" +
 	"\x04rows\x18\x05 \x01(\x04R\x04rows\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12-\n" +
-	"\x04took\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04took*P\n" +
+	"\x04took\x18\a \x01(\v2\x19.google.protobuf.DurationR\x04took\"\x16\n" +
+	"\x14StartDoublingRequest\"T\n" +
+	"\x15StartDoublingResponse\x12!\n" +
+	"\fbucket_count\x18\x01 \x01(\rR\vbucketCount\x12\x18\n" +
+	"\adoubled\x18\x02 \x01(\rR\adoubled\"\x19\n" +
+	"\x17DescribeDoublingRequest\"\xc5\x04\n" +
+	"\x18DescribeDoublingResponse\x12\x14\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase\x12!\n" +
+	"\fbucket_count\x18\x02 \x01(\rR\vbucketCount\x12\x18\n" +
+	"\abuckets\x18\x03 \x01(\rR\abuckets\x12\x12\n" +
+	"\x04done\x18\x04 \x01(\rR\x04done\x12\x12\n" +
+	"\x04rows\x18\x05 \x01(\x04R\x04rows\x12\x1d\n" +
+	"\n" +
+	"moved_rows\x18\x06 \x01(\x04R\tmovedRows\x12\x1f\n" +
+	"\vmoved_bytes\x18\a \x01(\x04R\n" +
+	"movedBytes\x12%\n" +
+	"\x0emisplaced_rows\x18\b \x01(\x04R\rmisplacedRows\x12\x1b\n" +
+	"\twaits_for\x18\t \x01(\tR\bwaitsFor\x12H\n" +
+	"\amembers\x18\n" +
+	" \x03(\v2..switchyard.v1.DescribeDoublingResponse.MemberR\amembers\x12\x1b\n" +
+	"\told_nodes\x18\v \x03(\tR\boldNodes\x1a\xc2\x01\n" +
+	"\x06Member\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1f\n" +
+	"\vreplica_set\x18\x02 \x01(\tR\n" +
+	"replicaSet\x12\x16\n" +
+	"\x06master\x18\x03 \x01(\bR\x06master\x12\x14\n" +
+	"\x05phase\x18\x04 \x01(\tR\x05phase\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x05 \x01(\rR\n" +
+	"configured\x12\x1f\n" +
+	"\vold_callers\x18\x06 \x01(\rR\n" +
+	"oldCallers\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05error\"-\n" +
+	"\x15FinishDoublingRequest\x12\x14\n" +
+	"\x05force\x18\x01 \x01(\bR\x05force\";\n" +
+	"\x16FinishDoublingResponse\x12!\n" +
+	"\fbucket_count\x18\x01 \x01(\rR\vbucketCount*P\n" +
 	"\aKeyHash\x12\x18\n" +
 	"\x14KEY_HASH_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10KEY_HASH_MPCRC32\x10\x01\x12\x15\n" +
@@ -3721,7 +4199,7 @@ const file_switchyard_v1_cluster_proto_rawDesc = "" +
 	"\rCALL_MODE_BRO\x10\x03\x12\x10\n" +
 	"\fCALL_MODE_RE\x10\x04\x12\x11\n" +
 	"\rCALL_MODE_BRE\x10\x05\x12\x10\n" +
-	"\fCALL_MODE_MR\x10\x062\xf0\r\n" +
+	"\fCALL_MODE_MR\x10\x062\x90\x10\n" +
 	"\x0eClusterService\x12`\n" +
 	"\x0fDescribeCluster\x12%.switchyard.v1.DescribeClusterRequest\x1a&.switchyard.v1.DescribeClusterResponse\x12c\n" +
 	"\x10BootstrapCluster\x12&.switchyard.v1.BootstrapClusterRequest\x1a'.switchyard.v1.BootstrapClusterResponse\x12Z\n" +
@@ -3739,7 +4217,10 @@ const file_switchyard_v1_cluster_proto_rawDesc = "" +
 	"\rRemoveReplica\x12#.switchyard.v1.RemoveReplicaRequest\x1a$.switchyard.v1.RemoveReplicaResponse\x12W\n" +
 	"\fChangeMaster\x12\".switchyard.v1.ChangeMasterRequest\x1a#.switchyard.v1.ChangeMasterResponse\x12]\n" +
 	"\x0eSetRebalancing\x12$.switchyard.v1.SetRebalancingRequest\x1a%.switchyard.v1.SetRebalancingResponse\x12l\n" +
-	"\x13DescribeRebalancing\x12).switchyard.v1.DescribeRebalancingRequest\x1a*.switchyard.v1.DescribeRebalancingResponse\x12W\n" +
+	"\x13DescribeRebalancing\x12).switchyard.v1.DescribeRebalancingRequest\x1a*.switchyard.v1.DescribeRebalancingResponse\x12Z\n" +
+	"\rStartDoubling\x12#.switchyard.v1.StartDoublingRequest\x1a$.switchyard.v1.StartDoublingResponse\x12c\n" +
+	"\x10DescribeDoubling\x12&.switchyard.v1.DescribeDoublingRequest\x1a'.switchyard.v1.DescribeDoublingResponse\x12]\n" +
+	"\x0eFinishDoubling\x12$.switchyard.v1.FinishDoublingRequest\x1a%.switchyard.v1.FinishDoublingResponse\x12W\n" +
 	"\fCallFunction\x12\".switchyard.v1.CallFunctionRequest\x1a#.switchyard.v1.CallFunctionResponse\x12V\n" +
 	"\vMapFunction\x12!.switchyard.v1.MapFunctionRequest\x1a\".switchyard.v1.MapFunctionResponse0\x01\x12S\n" +
 	"\n" +
@@ -3758,150 +4239,164 @@ func file_switchyard_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_switchyard_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_switchyard_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 60)
 var file_switchyard_v1_cluster_proto_goTypes = []any{
-	(KeyHash)(0),                        // 0: switchyard.v1.KeyHash
-	(CallMode)(0),                       // 1: switchyard.v1.CallMode
-	(*DescribeClusterRequest)(nil),      // 2: switchyard.v1.DescribeClusterRequest
-	(*ClusterNode)(nil),                 // 3: switchyard.v1.ClusterNode
-	(*DescribeClusterResponse)(nil),     // 4: switchyard.v1.DescribeClusterResponse
-	(*PlannedReplicaSet)(nil),           // 5: switchyard.v1.PlannedReplicaSet
-	(*BucketSpan)(nil),                  // 6: switchyard.v1.BucketSpan
-	(*BootstrapClusterRequest)(nil),     // 7: switchyard.v1.BootstrapClusterRequest
-	(*BootstrapClusterResponse)(nil),    // 8: switchyard.v1.BootstrapClusterResponse
-	(*AddReplicaSetRequest)(nil),        // 9: switchyard.v1.AddReplicaSetRequest
-	(*AddReplicaSetResponse)(nil),       // 10: switchyard.v1.AddReplicaSetResponse
-	(*RemoveReplicaSetRequest)(nil),     // 11: switchyard.v1.RemoveReplicaSetRequest
-	(*RemoveReplicaSetResponse)(nil),    // 12: switchyard.v1.RemoveReplicaSetResponse
-	(*DescribeStoreRequest)(nil),        // 13: switchyard.v1.DescribeStoreRequest
-	(*StoreAlert)(nil),                  // 14: switchyard.v1.StoreAlert
-	(*ReplicaSetStatus)(nil),            // 15: switchyard.v1.ReplicaSetStatus
-	(*ReplicaStatus)(nil),               // 16: switchyard.v1.ReplicaStatus
-	(*DescribeStoreResponse)(nil),       // 17: switchyard.v1.DescribeStoreResponse
-	(*DescribeBucketsRequest)(nil),      // 18: switchyard.v1.DescribeBucketsRequest
-	(*BucketPlace)(nil),                 // 19: switchyard.v1.BucketPlace
-	(*DescribeBucketsResponse)(nil),     // 20: switchyard.v1.DescribeBucketsResponse
-	(*ShardingKey)(nil),                 // 21: switchyard.v1.ShardingKey
-	(*LocateKeyRequest)(nil),            // 22: switchyard.v1.LocateKeyRequest
-	(*LocateKeyResponse)(nil),           // 23: switchyard.v1.LocateKeyResponse
-	(*MoveBucketsRequest)(nil),          // 24: switchyard.v1.MoveBucketsRequest
-	(*BucketFailure)(nil),               // 25: switchyard.v1.BucketFailure
-	(*MoveBucketsResponse)(nil),         // 26: switchyard.v1.MoveBucketsResponse
-	(*CancelMovesRequest)(nil),          // 27: switchyard.v1.CancelMovesRequest
-	(*CancelMovesResponse)(nil),         // 28: switchyard.v1.CancelMovesResponse
-	(*UpdateBucketsRequest)(nil),        // 29: switchyard.v1.UpdateBucketsRequest
-	(*UpdateBucketsResponse)(nil),       // 30: switchyard.v1.UpdateBucketsResponse
-	(*UpdateReplicaSetRequest)(nil),     // 31: switchyard.v1.UpdateReplicaSetRequest
-	(*UpdateReplicaSetResponse)(nil),    // 32: switchyard.v1.UpdateReplicaSetResponse
-	(*AddReplicaRequest)(nil),           // 33: switchyard.v1.AddReplicaRequest
-	(*AddReplicaResponse)(nil),          // 34: switchyard.v1.AddReplicaResponse
-	(*RemoveReplicaRequest)(nil),        // 35: switchyard.v1.RemoveReplicaRequest
-	(*RemoveReplicaResponse)(nil),       // 36: switchyard.v1.RemoveReplicaResponse
-	(*ChangeMasterRequest)(nil),         // 37: switchyard.v1.ChangeMasterRequest
-	(*ChangeMasterResponse)(nil),        // 38: switchyard.v1.ChangeMasterResponse
-	(*SetRebalancingRequest)(nil),       // 39: switchyard.v1.SetRebalancingRequest
-	(*SetRebalancingResponse)(nil),      // 40: switchyard.v1.SetRebalancingResponse
-	(*DescribeRebalancingRequest)(nil),  // 41: switchyard.v1.DescribeRebalancingRequest
-	(*DescribeRebalancingResponse)(nil), // 42: switchyard.v1.DescribeRebalancingResponse
-	(*CallFunctionRequest)(nil),         // 43: switchyard.v1.CallFunctionRequest
-	(*CallFunctionResponse)(nil),        // 44: switchyard.v1.CallFunctionResponse
-	(*MapFunctionRequest)(nil),          // 45: switchyard.v1.MapFunctionRequest
-	(*MapFunctionResponse)(nil),         // 46: switchyard.v1.MapFunctionResponse
-	(*CheckStoreRequest)(nil),           // 47: switchyard.v1.CheckStoreRequest
-	(*StoreFinding)(nil),                // 48: switchyard.v1.StoreFinding
-	(*CheckStoreResponse)(nil),          // 49: switchyard.v1.CheckStoreResponse
-	(*CheckStoreSummary)(nil),           // 50: switchyard.v1.CheckStoreSummary
-	nil,                                 // 51: switchyard.v1.BootstrapClusterRequest.WeightsEntry
-	nil,                                 // 52: switchyard.v1.ReplicaSetStatus.BucketsEntry
-	(*ShardingKey_Part)(nil),            // 53: switchyard.v1.ShardingKey.Part
-	(*MapFunctionResponse_Result)(nil),  // 54: switchyard.v1.MapFunctionResponse.Result
-	(*timestamppb.Timestamp)(nil),       // 55: google.protobuf.Timestamp
-	(*StorageMember)(nil),               // 56: switchyard.v1.StorageMember
-	(*BucketMove)(nil),                  // 57: switchyard.v1.BucketMove
-	(BucketChange)(0),                   // 58: switchyard.v1.BucketChange
-	(*durationpb.Duration)(nil),         // 59: google.protobuf.Duration
+	(KeyHash)(0),                            // 0: switchyard.v1.KeyHash
+	(CallMode)(0),                           // 1: switchyard.v1.CallMode
+	(*DescribeClusterRequest)(nil),          // 2: switchyard.v1.DescribeClusterRequest
+	(*ClusterNode)(nil),                     // 3: switchyard.v1.ClusterNode
+	(*DescribeClusterResponse)(nil),         // 4: switchyard.v1.DescribeClusterResponse
+	(*PlannedReplicaSet)(nil),               // 5: switchyard.v1.PlannedReplicaSet
+	(*BucketSpan)(nil),                      // 6: switchyard.v1.BucketSpan
+	(*BootstrapClusterRequest)(nil),         // 7: switchyard.v1.BootstrapClusterRequest
+	(*BootstrapClusterResponse)(nil),        // 8: switchyard.v1.BootstrapClusterResponse
+	(*AddReplicaSetRequest)(nil),            // 9: switchyard.v1.AddReplicaSetRequest
+	(*AddReplicaSetResponse)(nil),           // 10: switchyard.v1.AddReplicaSetResponse
+	(*RemoveReplicaSetRequest)(nil),         // 11: switchyard.v1.RemoveReplicaSetRequest
+	(*RemoveReplicaSetResponse)(nil),        // 12: switchyard.v1.RemoveReplicaSetResponse
+	(*DescribeStoreRequest)(nil),            // 13: switchyard.v1.DescribeStoreRequest
+	(*StoreAlert)(nil),                      // 14: switchyard.v1.StoreAlert
+	(*ReplicaSetStatus)(nil),                // 15: switchyard.v1.ReplicaSetStatus
+	(*ReplicaStatus)(nil),                   // 16: switchyard.v1.ReplicaStatus
+	(*DescribeStoreResponse)(nil),           // 17: switchyard.v1.DescribeStoreResponse
+	(*DescribeBucketsRequest)(nil),          // 18: switchyard.v1.DescribeBucketsRequest
+	(*BucketPlace)(nil),                     // 19: switchyard.v1.BucketPlace
+	(*DescribeBucketsResponse)(nil),         // 20: switchyard.v1.DescribeBucketsResponse
+	(*ShardingKey)(nil),                     // 21: switchyard.v1.ShardingKey
+	(*LocateKeyRequest)(nil),                // 22: switchyard.v1.LocateKeyRequest
+	(*LocateKeyResponse)(nil),               // 23: switchyard.v1.LocateKeyResponse
+	(*MoveBucketsRequest)(nil),              // 24: switchyard.v1.MoveBucketsRequest
+	(*BucketFailure)(nil),                   // 25: switchyard.v1.BucketFailure
+	(*MoveBucketsResponse)(nil),             // 26: switchyard.v1.MoveBucketsResponse
+	(*CancelMovesRequest)(nil),              // 27: switchyard.v1.CancelMovesRequest
+	(*CancelMovesResponse)(nil),             // 28: switchyard.v1.CancelMovesResponse
+	(*UpdateBucketsRequest)(nil),            // 29: switchyard.v1.UpdateBucketsRequest
+	(*UpdateBucketsResponse)(nil),           // 30: switchyard.v1.UpdateBucketsResponse
+	(*UpdateReplicaSetRequest)(nil),         // 31: switchyard.v1.UpdateReplicaSetRequest
+	(*UpdateReplicaSetResponse)(nil),        // 32: switchyard.v1.UpdateReplicaSetResponse
+	(*AddReplicaRequest)(nil),               // 33: switchyard.v1.AddReplicaRequest
+	(*AddReplicaResponse)(nil),              // 34: switchyard.v1.AddReplicaResponse
+	(*RemoveReplicaRequest)(nil),            // 35: switchyard.v1.RemoveReplicaRequest
+	(*RemoveReplicaResponse)(nil),           // 36: switchyard.v1.RemoveReplicaResponse
+	(*ChangeMasterRequest)(nil),             // 37: switchyard.v1.ChangeMasterRequest
+	(*ChangeMasterResponse)(nil),            // 38: switchyard.v1.ChangeMasterResponse
+	(*SetRebalancingRequest)(nil),           // 39: switchyard.v1.SetRebalancingRequest
+	(*SetRebalancingResponse)(nil),          // 40: switchyard.v1.SetRebalancingResponse
+	(*DescribeRebalancingRequest)(nil),      // 41: switchyard.v1.DescribeRebalancingRequest
+	(*DescribeRebalancingResponse)(nil),     // 42: switchyard.v1.DescribeRebalancingResponse
+	(*CallFunctionRequest)(nil),             // 43: switchyard.v1.CallFunctionRequest
+	(*CallFunctionResponse)(nil),            // 44: switchyard.v1.CallFunctionResponse
+	(*MapFunctionRequest)(nil),              // 45: switchyard.v1.MapFunctionRequest
+	(*MapFunctionResponse)(nil),             // 46: switchyard.v1.MapFunctionResponse
+	(*CheckStoreRequest)(nil),               // 47: switchyard.v1.CheckStoreRequest
+	(*StoreFinding)(nil),                    // 48: switchyard.v1.StoreFinding
+	(*CheckStoreResponse)(nil),              // 49: switchyard.v1.CheckStoreResponse
+	(*CheckStoreSummary)(nil),               // 50: switchyard.v1.CheckStoreSummary
+	(*StartDoublingRequest)(nil),            // 51: switchyard.v1.StartDoublingRequest
+	(*StartDoublingResponse)(nil),           // 52: switchyard.v1.StartDoublingResponse
+	(*DescribeDoublingRequest)(nil),         // 53: switchyard.v1.DescribeDoublingRequest
+	(*DescribeDoublingResponse)(nil),        // 54: switchyard.v1.DescribeDoublingResponse
+	(*FinishDoublingRequest)(nil),           // 55: switchyard.v1.FinishDoublingRequest
+	(*FinishDoublingResponse)(nil),          // 56: switchyard.v1.FinishDoublingResponse
+	nil,                                     // 57: switchyard.v1.BootstrapClusterRequest.WeightsEntry
+	nil,                                     // 58: switchyard.v1.ReplicaSetStatus.BucketsEntry
+	(*ShardingKey_Part)(nil),                // 59: switchyard.v1.ShardingKey.Part
+	(*MapFunctionResponse_Result)(nil),      // 60: switchyard.v1.MapFunctionResponse.Result
+	(*DescribeDoublingResponse_Member)(nil), // 61: switchyard.v1.DescribeDoublingResponse.Member
+	(*timestamppb.Timestamp)(nil),           // 62: google.protobuf.Timestamp
+	(*StorageMember)(nil),                   // 63: switchyard.v1.StorageMember
+	(*BucketMove)(nil),                      // 64: switchyard.v1.BucketMove
+	(BucketChange)(0),                       // 65: switchyard.v1.BucketChange
+	(*durationpb.Duration)(nil),             // 66: google.protobuf.Duration
 }
 var file_switchyard_v1_cluster_proto_depIdxs = []int32{
-	55, // 0: switchyard.v1.ClusterNode.start:type_name -> google.protobuf.Timestamp
-	55, // 1: switchyard.v1.ClusterNode.stop:type_name -> google.protobuf.Timestamp
+	62, // 0: switchyard.v1.ClusterNode.start:type_name -> google.protobuf.Timestamp
+	62, // 1: switchyard.v1.ClusterNode.stop:type_name -> google.protobuf.Timestamp
 	3,  // 2: switchyard.v1.DescribeClusterResponse.nodes:type_name -> switchyard.v1.ClusterNode
-	56, // 3: switchyard.v1.PlannedReplicaSet.members:type_name -> switchyard.v1.StorageMember
+	63, // 3: switchyard.v1.PlannedReplicaSet.members:type_name -> switchyard.v1.StorageMember
 	6,  // 4: switchyard.v1.PlannedReplicaSet.buckets:type_name -> switchyard.v1.BucketSpan
-	51, // 5: switchyard.v1.BootstrapClusterRequest.weights:type_name -> switchyard.v1.BootstrapClusterRequest.WeightsEntry
+	57, // 5: switchyard.v1.BootstrapClusterRequest.weights:type_name -> switchyard.v1.BootstrapClusterRequest.WeightsEntry
 	5,  // 6: switchyard.v1.BootstrapClusterResponse.replica_sets:type_name -> switchyard.v1.PlannedReplicaSet
 	5,  // 7: switchyard.v1.AddReplicaSetResponse.replica_set:type_name -> switchyard.v1.PlannedReplicaSet
-	52, // 8: switchyard.v1.ReplicaSetStatus.buckets:type_name -> switchyard.v1.ReplicaSetStatus.BucketsEntry
+	58, // 8: switchyard.v1.ReplicaSetStatus.buckets:type_name -> switchyard.v1.ReplicaSetStatus.BucketsEntry
 	16, // 9: switchyard.v1.ReplicaSetStatus.members:type_name -> switchyard.v1.ReplicaStatus
-	57, // 10: switchyard.v1.ReplicaSetStatus.moves:type_name -> switchyard.v1.BucketMove
+	64, // 10: switchyard.v1.ReplicaSetStatus.moves:type_name -> switchyard.v1.BucketMove
 	14, // 11: switchyard.v1.DescribeStoreResponse.alerts:type_name -> switchyard.v1.StoreAlert
 	15, // 12: switchyard.v1.DescribeStoreResponse.replica_sets:type_name -> switchyard.v1.ReplicaSetStatus
 	6,  // 13: switchyard.v1.DescribeBucketsRequest.buckets:type_name -> switchyard.v1.BucketSpan
 	19, // 14: switchyard.v1.DescribeBucketsResponse.places:type_name -> switchyard.v1.BucketPlace
-	53, // 15: switchyard.v1.ShardingKey.parts:type_name -> switchyard.v1.ShardingKey.Part
+	59, // 15: switchyard.v1.ShardingKey.parts:type_name -> switchyard.v1.ShardingKey.Part
 	0,  // 16: switchyard.v1.ShardingKey.hash:type_name -> switchyard.v1.KeyHash
 	21, // 17: switchyard.v1.LocateKeyRequest.key:type_name -> switchyard.v1.ShardingKey
 	6,  // 18: switchyard.v1.MoveBucketsRequest.buckets:type_name -> switchyard.v1.BucketSpan
 	25, // 19: switchyard.v1.MoveBucketsResponse.failed:type_name -> switchyard.v1.BucketFailure
-	57, // 20: switchyard.v1.MoveBucketsResponse.moves:type_name -> switchyard.v1.BucketMove
+	64, // 20: switchyard.v1.MoveBucketsResponse.moves:type_name -> switchyard.v1.BucketMove
 	6,  // 21: switchyard.v1.CancelMovesRequest.buckets:type_name -> switchyard.v1.BucketSpan
 	6,  // 22: switchyard.v1.UpdateBucketsRequest.buckets:type_name -> switchyard.v1.BucketSpan
-	58, // 23: switchyard.v1.UpdateBucketsRequest.change:type_name -> switchyard.v1.BucketChange
-	59, // 24: switchyard.v1.DescribeRebalancingResponse.eta:type_name -> google.protobuf.Duration
-	59, // 25: switchyard.v1.DescribeRebalancingResponse.took:type_name -> google.protobuf.Duration
+	65, // 23: switchyard.v1.UpdateBucketsRequest.change:type_name -> switchyard.v1.BucketChange
+	66, // 24: switchyard.v1.DescribeRebalancingResponse.eta:type_name -> google.protobuf.Duration
+	66, // 25: switchyard.v1.DescribeRebalancingResponse.took:type_name -> google.protobuf.Duration
 	1,  // 26: switchyard.v1.CallFunctionRequest.mode:type_name -> switchyard.v1.CallMode
 	21, // 27: switchyard.v1.CallFunctionRequest.key:type_name -> switchyard.v1.ShardingKey
 	1,  // 28: switchyard.v1.MapFunctionRequest.mode:type_name -> switchyard.v1.CallMode
 	6,  // 29: switchyard.v1.MapFunctionRequest.buckets:type_name -> switchyard.v1.BucketSpan
-	54, // 30: switchyard.v1.MapFunctionResponse.results:type_name -> switchyard.v1.MapFunctionResponse.Result
+	60, // 30: switchyard.v1.MapFunctionResponse.results:type_name -> switchyard.v1.MapFunctionResponse.Result
 	25, // 31: switchyard.v1.MapFunctionResponse.failed:type_name -> switchyard.v1.BucketFailure
 	6,  // 32: switchyard.v1.CheckStoreRequest.buckets:type_name -> switchyard.v1.BucketSpan
 	6,  // 33: switchyard.v1.StoreFinding.buckets:type_name -> switchyard.v1.BucketSpan
 	48, // 34: switchyard.v1.CheckStoreResponse.findings:type_name -> switchyard.v1.StoreFinding
 	50, // 35: switchyard.v1.CheckStoreResponse.summary:type_name -> switchyard.v1.CheckStoreSummary
-	59, // 36: switchyard.v1.CheckStoreSummary.took:type_name -> google.protobuf.Duration
-	2,  // 37: switchyard.v1.ClusterService.DescribeCluster:input_type -> switchyard.v1.DescribeClusterRequest
-	7,  // 38: switchyard.v1.ClusterService.BootstrapCluster:input_type -> switchyard.v1.BootstrapClusterRequest
-	9,  // 39: switchyard.v1.ClusterService.AddReplicaSet:input_type -> switchyard.v1.AddReplicaSetRequest
-	11, // 40: switchyard.v1.ClusterService.RemoveReplicaSet:input_type -> switchyard.v1.RemoveReplicaSetRequest
-	13, // 41: switchyard.v1.ClusterService.DescribeStore:input_type -> switchyard.v1.DescribeStoreRequest
-	18, // 42: switchyard.v1.ClusterService.DescribeBuckets:input_type -> switchyard.v1.DescribeBucketsRequest
-	22, // 43: switchyard.v1.ClusterService.LocateKey:input_type -> switchyard.v1.LocateKeyRequest
-	24, // 44: switchyard.v1.ClusterService.MoveBuckets:input_type -> switchyard.v1.MoveBucketsRequest
-	27, // 45: switchyard.v1.ClusterService.CancelMoves:input_type -> switchyard.v1.CancelMovesRequest
-	29, // 46: switchyard.v1.ClusterService.UpdateBuckets:input_type -> switchyard.v1.UpdateBucketsRequest
-	31, // 47: switchyard.v1.ClusterService.UpdateReplicaSet:input_type -> switchyard.v1.UpdateReplicaSetRequest
-	33, // 48: switchyard.v1.ClusterService.AddReplica:input_type -> switchyard.v1.AddReplicaRequest
-	35, // 49: switchyard.v1.ClusterService.RemoveReplica:input_type -> switchyard.v1.RemoveReplicaRequest
-	37, // 50: switchyard.v1.ClusterService.ChangeMaster:input_type -> switchyard.v1.ChangeMasterRequest
-	39, // 51: switchyard.v1.ClusterService.SetRebalancing:input_type -> switchyard.v1.SetRebalancingRequest
-	41, // 52: switchyard.v1.ClusterService.DescribeRebalancing:input_type -> switchyard.v1.DescribeRebalancingRequest
-	43, // 53: switchyard.v1.ClusterService.CallFunction:input_type -> switchyard.v1.CallFunctionRequest
-	45, // 54: switchyard.v1.ClusterService.MapFunction:input_type -> switchyard.v1.MapFunctionRequest
-	47, // 55: switchyard.v1.ClusterService.CheckStore:input_type -> switchyard.v1.CheckStoreRequest
-	4,  // 56: switchyard.v1.ClusterService.DescribeCluster:output_type -> switchyard.v1.DescribeClusterResponse
-	8,  // 57: switchyard.v1.ClusterService.BootstrapCluster:output_type -> switchyard.v1.BootstrapClusterResponse
-	10, // 58: switchyard.v1.ClusterService.AddReplicaSet:output_type -> switchyard.v1.AddReplicaSetResponse
-	12, // 59: switchyard.v1.ClusterService.RemoveReplicaSet:output_type -> switchyard.v1.RemoveReplicaSetResponse
-	17, // 60: switchyard.v1.ClusterService.DescribeStore:output_type -> switchyard.v1.DescribeStoreResponse
-	20, // 61: switchyard.v1.ClusterService.DescribeBuckets:output_type -> switchyard.v1.DescribeBucketsResponse
-	23, // 62: switchyard.v1.ClusterService.LocateKey:output_type -> switchyard.v1.LocateKeyResponse
-	26, // 63: switchyard.v1.ClusterService.MoveBuckets:output_type -> switchyard.v1.MoveBucketsResponse
-	28, // 64: switchyard.v1.ClusterService.CancelMoves:output_type -> switchyard.v1.CancelMovesResponse
-	30, // 65: switchyard.v1.ClusterService.UpdateBuckets:output_type -> switchyard.v1.UpdateBucketsResponse
-	32, // 66: switchyard.v1.ClusterService.UpdateReplicaSet:output_type -> switchyard.v1.UpdateReplicaSetResponse
-	34, // 67: switchyard.v1.ClusterService.AddReplica:output_type -> switchyard.v1.AddReplicaResponse
-	36, // 68: switchyard.v1.ClusterService.RemoveReplica:output_type -> switchyard.v1.RemoveReplicaResponse
-	38, // 69: switchyard.v1.ClusterService.ChangeMaster:output_type -> switchyard.v1.ChangeMasterResponse
-	40, // 70: switchyard.v1.ClusterService.SetRebalancing:output_type -> switchyard.v1.SetRebalancingResponse
-	42, // 71: switchyard.v1.ClusterService.DescribeRebalancing:output_type -> switchyard.v1.DescribeRebalancingResponse
-	44, // 72: switchyard.v1.ClusterService.CallFunction:output_type -> switchyard.v1.CallFunctionResponse
-	46, // 73: switchyard.v1.ClusterService.MapFunction:output_type -> switchyard.v1.MapFunctionResponse
-	49, // 74: switchyard.v1.ClusterService.CheckStore:output_type -> switchyard.v1.CheckStoreResponse
-	56, // [56:75] is the sub-list for method output_type
-	37, // [37:56] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	66, // 36: switchyard.v1.CheckStoreSummary.took:type_name -> google.protobuf.Duration
+	61, // 37: switchyard.v1.DescribeDoublingResponse.members:type_name -> switchyard.v1.DescribeDoublingResponse.Member
+	2,  // 38: switchyard.v1.ClusterService.DescribeCluster:input_type -> switchyard.v1.DescribeClusterRequest
+	7,  // 39: switchyard.v1.ClusterService.BootstrapCluster:input_type -> switchyard.v1.BootstrapClusterRequest
+	9,  // 40: switchyard.v1.ClusterService.AddReplicaSet:input_type -> switchyard.v1.AddReplicaSetRequest
+	11, // 41: switchyard.v1.ClusterService.RemoveReplicaSet:input_type -> switchyard.v1.RemoveReplicaSetRequest
+	13, // 42: switchyard.v1.ClusterService.DescribeStore:input_type -> switchyard.v1.DescribeStoreRequest
+	18, // 43: switchyard.v1.ClusterService.DescribeBuckets:input_type -> switchyard.v1.DescribeBucketsRequest
+	22, // 44: switchyard.v1.ClusterService.LocateKey:input_type -> switchyard.v1.LocateKeyRequest
+	24, // 45: switchyard.v1.ClusterService.MoveBuckets:input_type -> switchyard.v1.MoveBucketsRequest
+	27, // 46: switchyard.v1.ClusterService.CancelMoves:input_type -> switchyard.v1.CancelMovesRequest
+	29, // 47: switchyard.v1.ClusterService.UpdateBuckets:input_type -> switchyard.v1.UpdateBucketsRequest
+	31, // 48: switchyard.v1.ClusterService.UpdateReplicaSet:input_type -> switchyard.v1.UpdateReplicaSetRequest
+	33, // 49: switchyard.v1.ClusterService.AddReplica:input_type -> switchyard.v1.AddReplicaRequest
+	35, // 50: switchyard.v1.ClusterService.RemoveReplica:input_type -> switchyard.v1.RemoveReplicaRequest
+	37, // 51: switchyard.v1.ClusterService.ChangeMaster:input_type -> switchyard.v1.ChangeMasterRequest
+	39, // 52: switchyard.v1.ClusterService.SetRebalancing:input_type -> switchyard.v1.SetRebalancingRequest
+	41, // 53: switchyard.v1.ClusterService.DescribeRebalancing:input_type -> switchyard.v1.DescribeRebalancingRequest
+	51, // 54: switchyard.v1.ClusterService.StartDoubling:input_type -> switchyard.v1.StartDoublingRequest
+	53, // 55: switchyard.v1.ClusterService.DescribeDoubling:input_type -> switchyard.v1.DescribeDoublingRequest
+	55, // 56: switchyard.v1.ClusterService.FinishDoubling:input_type -> switchyard.v1.FinishDoublingRequest
+	43, // 57: switchyard.v1.ClusterService.CallFunction:input_type -> switchyard.v1.CallFunctionRequest
+	45, // 58: switchyard.v1.ClusterService.MapFunction:input_type -> switchyard.v1.MapFunctionRequest
+	47, // 59: switchyard.v1.ClusterService.CheckStore:input_type -> switchyard.v1.CheckStoreRequest
+	4,  // 60: switchyard.v1.ClusterService.DescribeCluster:output_type -> switchyard.v1.DescribeClusterResponse
+	8,  // 61: switchyard.v1.ClusterService.BootstrapCluster:output_type -> switchyard.v1.BootstrapClusterResponse
+	10, // 62: switchyard.v1.ClusterService.AddReplicaSet:output_type -> switchyard.v1.AddReplicaSetResponse
+	12, // 63: switchyard.v1.ClusterService.RemoveReplicaSet:output_type -> switchyard.v1.RemoveReplicaSetResponse
+	17, // 64: switchyard.v1.ClusterService.DescribeStore:output_type -> switchyard.v1.DescribeStoreResponse
+	20, // 65: switchyard.v1.ClusterService.DescribeBuckets:output_type -> switchyard.v1.DescribeBucketsResponse
+	23, // 66: switchyard.v1.ClusterService.LocateKey:output_type -> switchyard.v1.LocateKeyResponse
+	26, // 67: switchyard.v1.ClusterService.MoveBuckets:output_type -> switchyard.v1.MoveBucketsResponse
+	28, // 68: switchyard.v1.ClusterService.CancelMoves:output_type -> switchyard.v1.CancelMovesResponse
+	30, // 69: switchyard.v1.ClusterService.UpdateBuckets:output_type -> switchyard.v1.UpdateBucketsResponse
+	32, // 70: switchyard.v1.ClusterService.UpdateReplicaSet:output_type -> switchyard.v1.UpdateReplicaSetResponse
+	34, // 71: switchyard.v1.ClusterService.AddReplica:output_type -> switchyard.v1.AddReplicaResponse
+	36, // 72: switchyard.v1.ClusterService.RemoveReplica:output_type -> switchyard.v1.RemoveReplicaResponse
+	38, // 73: switchyard.v1.ClusterService.ChangeMaster:output_type -> switchyard.v1.ChangeMasterResponse
+	40, // 74: switchyard.v1.ClusterService.SetRebalancing:output_type -> switchyard.v1.SetRebalancingResponse
+	42, // 75: switchyard.v1.ClusterService.DescribeRebalancing:output_type -> switchyard.v1.DescribeRebalancingResponse
+	52, // 76: switchyard.v1.ClusterService.StartDoubling:output_type -> switchyard.v1.StartDoublingResponse
+	54, // 77: switchyard.v1.ClusterService.DescribeDoubling:output_type -> switchyard.v1.DescribeDoublingResponse
+	56, // 78: switchyard.v1.ClusterService.FinishDoubling:output_type -> switchyard.v1.FinishDoublingResponse
+	44, // 79: switchyard.v1.ClusterService.CallFunction:output_type -> switchyard.v1.CallFunctionResponse
+	46, // 80: switchyard.v1.ClusterService.MapFunction:output_type -> switchyard.v1.MapFunctionResponse
+	49, // 81: switchyard.v1.ClusterService.CheckStore:output_type -> switchyard.v1.CheckStoreResponse
+	60, // [60:82] is the sub-list for method output_type
+	38, // [38:60] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_v1_cluster_proto_init() }
@@ -3914,7 +4409,7 @@ func file_switchyard_v1_cluster_proto_init() {
 	file_switchyard_v1_cluster_proto_msgTypes[13].OneofWrappers = []any{}
 	file_switchyard_v1_cluster_proto_msgTypes[14].OneofWrappers = []any{}
 	file_switchyard_v1_cluster_proto_msgTypes[29].OneofWrappers = []any{}
-	file_switchyard_v1_cluster_proto_msgTypes[51].OneofWrappers = []any{
+	file_switchyard_v1_cluster_proto_msgTypes[57].OneofWrappers = []any{
 		(*ShardingKey_Part_Text)(nil),
 		(*ShardingKey_Part_Number)(nil),
 		(*ShardingKey_Part_Bytes)(nil),
@@ -3925,7 +4420,7 @@ func file_switchyard_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_v1_cluster_proto_rawDesc), len(file_switchyard_v1_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   53,
+			NumMessages:   60,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

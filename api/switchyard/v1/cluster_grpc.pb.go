@@ -35,6 +35,9 @@ const (
 	ClusterService_ChangeMaster_FullMethodName        = "/switchyard.v1.ClusterService/ChangeMaster"
 	ClusterService_SetRebalancing_FullMethodName      = "/switchyard.v1.ClusterService/SetRebalancing"
 	ClusterService_DescribeRebalancing_FullMethodName = "/switchyard.v1.ClusterService/DescribeRebalancing"
+	ClusterService_StartDoubling_FullMethodName       = "/switchyard.v1.ClusterService/StartDoubling"
+	ClusterService_DescribeDoubling_FullMethodName    = "/switchyard.v1.ClusterService/DescribeDoubling"
+	ClusterService_FinishDoubling_FullMethodName      = "/switchyard.v1.ClusterService/FinishDoubling"
 	ClusterService_CallFunction_FullMethodName        = "/switchyard.v1.ClusterService/CallFunction"
 	ClusterService_MapFunction_FullMethodName         = "/switchyard.v1.ClusterService/MapFunction"
 	ClusterService_CheckStore_FullMethodName          = "/switchyard.v1.ClusterService/CheckStore"
@@ -87,6 +90,15 @@ type ClusterServiceClient interface {
 	SetRebalancing(ctx context.Context, in *SetRebalancingRequest, opts ...grpc.CallOption) (*SetRebalancingResponse, error)
 	// DescribeRebalancing tells what the rebalancer does.
 	DescribeRebalancing(ctx context.Context, in *DescribeRebalancingRequest, opts ...grpc.CallOption) (*DescribeRebalancingResponse, error)
+	// StartDoubling begins to double bucket_count: every bucket splits in place, in the background,
+	// and nodes with the double are served beside those with the old one. It cannot be undone.
+	// Again, when a replica set has not begun: it begins there too.
+	StartDoubling(ctx context.Context, in *StartDoublingRequest, opts ...grpc.CallOption) (*StartDoublingResponse, error)
+	// DescribeDoubling tells how far the doubling is, and what it waits for.
+	DescribeDoubling(ctx context.Context, in *DescribeDoublingRequest, opts ...grpc.CallOption) (*DescribeDoublingResponse, error)
+	// FinishDoubling ends the doubling, once every bucket is split and every node has the new
+	// bucket_count. SPLIT_IS_IN_PROGRESS says what is missing.
+	FinishDoubling(ctx context.Context, in *FinishDoublingRequest, opts ...grpc.CallOption) (*FinishDoublingResponse, error)
 	// CallFunction calls a function on a bucket.
 	CallFunction(ctx context.Context, in *CallFunctionRequest, opts ...grpc.CallOption) (*CallFunctionResponse, error)
 	// MapFunction calls a function on many buckets.
@@ -273,6 +285,36 @@ func (c *clusterServiceClient) DescribeRebalancing(ctx context.Context, in *Desc
 	return out, nil
 }
 
+func (c *clusterServiceClient) StartDoubling(ctx context.Context, in *StartDoublingRequest, opts ...grpc.CallOption) (*StartDoublingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StartDoublingResponse)
+	err := c.cc.Invoke(ctx, ClusterService_StartDoubling_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) DescribeDoubling(ctx context.Context, in *DescribeDoublingRequest, opts ...grpc.CallOption) (*DescribeDoublingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeDoublingResponse)
+	err := c.cc.Invoke(ctx, ClusterService_DescribeDoubling_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) FinishDoubling(ctx context.Context, in *FinishDoublingRequest, opts ...grpc.CallOption) (*FinishDoublingResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FinishDoublingResponse)
+	err := c.cc.Invoke(ctx, ClusterService_FinishDoubling_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *clusterServiceClient) CallFunction(ctx context.Context, in *CallFunctionRequest, opts ...grpc.CallOption) (*CallFunctionResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CallFunctionResponse)
@@ -368,6 +410,15 @@ type ClusterServiceServer interface {
 	SetRebalancing(context.Context, *SetRebalancingRequest) (*SetRebalancingResponse, error)
 	// DescribeRebalancing tells what the rebalancer does.
 	DescribeRebalancing(context.Context, *DescribeRebalancingRequest) (*DescribeRebalancingResponse, error)
+	// StartDoubling begins to double bucket_count: every bucket splits in place, in the background,
+	// and nodes with the double are served beside those with the old one. It cannot be undone.
+	// Again, when a replica set has not begun: it begins there too.
+	StartDoubling(context.Context, *StartDoublingRequest) (*StartDoublingResponse, error)
+	// DescribeDoubling tells how far the doubling is, and what it waits for.
+	DescribeDoubling(context.Context, *DescribeDoublingRequest) (*DescribeDoublingResponse, error)
+	// FinishDoubling ends the doubling, once every bucket is split and every node has the new
+	// bucket_count. SPLIT_IS_IN_PROGRESS says what is missing.
+	FinishDoubling(context.Context, *FinishDoublingRequest) (*FinishDoublingResponse, error)
 	// CallFunction calls a function on a bucket.
 	CallFunction(context.Context, *CallFunctionRequest) (*CallFunctionResponse, error)
 	// MapFunction calls a function on many buckets.
@@ -432,6 +483,15 @@ func (UnimplementedClusterServiceServer) SetRebalancing(context.Context, *SetReb
 }
 func (UnimplementedClusterServiceServer) DescribeRebalancing(context.Context, *DescribeRebalancingRequest) (*DescribeRebalancingResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeRebalancing not implemented")
+}
+func (UnimplementedClusterServiceServer) StartDoubling(context.Context, *StartDoublingRequest) (*StartDoublingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method StartDoubling not implemented")
+}
+func (UnimplementedClusterServiceServer) DescribeDoubling(context.Context, *DescribeDoublingRequest) (*DescribeDoublingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeDoubling not implemented")
+}
+func (UnimplementedClusterServiceServer) FinishDoubling(context.Context, *FinishDoublingRequest) (*FinishDoublingResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FinishDoubling not implemented")
 }
 func (UnimplementedClusterServiceServer) CallFunction(context.Context, *CallFunctionRequest) (*CallFunctionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CallFunction not implemented")
@@ -744,6 +804,60 @@ func _ClusterService_DescribeRebalancing_Handler(srv interface{}, ctx context.Co
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ClusterService_StartDoubling_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StartDoublingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).StartDoubling(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_StartDoubling_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).StartDoubling(ctx, req.(*StartDoublingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_DescribeDoubling_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeDoublingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).DescribeDoubling(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_DescribeDoubling_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).DescribeDoubling(ctx, req.(*DescribeDoublingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_FinishDoubling_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FinishDoublingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).FinishDoubling(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_FinishDoubling_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).FinishDoubling(ctx, req.(*FinishDoublingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ClusterService_CallFunction_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CallFunctionRequest)
 	if err := dec(in); err != nil {
@@ -850,6 +964,18 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DescribeRebalancing",
 			Handler:    _ClusterService_DescribeRebalancing_Handler,
+		},
+		{
+			MethodName: "StartDoubling",
+			Handler:    _ClusterService_StartDoubling_Handler,
+		},
+		{
+			MethodName: "DescribeDoubling",
+			Handler:    _ClusterService_DescribeDoubling_Handler,
+		},
+		{
+			MethodName: "FinishDoubling",
+			Handler:    _ClusterService_FinishDoubling_Handler,
 		},
 		{
 			MethodName: "CallFunction",
