@@ -16,8 +16,13 @@ import (
 	"github.com/switchyard-dev/switchyard/shard/storage/storagerpc"
 )
 
-// bucket is the one that moves.
-const bucket = shard.BucketID(7)
+// bucket is the one that moves. The others have rows too when calls beside the move are
+// measured: one stays on the source, the other on the destination.
+const (
+	bucket   = shard.BucketID(7)
+	atSource = shard.BucketID(3)
+	atTarget = shard.BucketID(12)
+)
 
 // callTime bounds one call; a call that does not end in it has failed.
 const callTime = 30 * time.Second
@@ -25,9 +30,9 @@ const callTime = 30 * time.Second
 func rowKey(i int) []byte { return fmt.Appendf(nil, "row %09d", i) }
 
 // fill writes rows of the bucket until they take so many MiB.
-func fill(ctx context.Context, r *router.Router, mib, rowBytes int) (rows int, err error) {
+func fill(ctx context.Context, r *router.Router, b shard.BucketID, mib, rowBytes int) (rows int, err error) {
 	for {
-		if _, err := r.Route(bucket); err == nil {
+		if _, err := r.Route(b); err == nil {
 			break
 		}
 		if ctx.Err() != nil {
@@ -42,7 +47,7 @@ func fill(ctx context.Context, r *router.Router, mib, rowBytes int) (rows int, e
 	for i := range rows {
 		window <- struct{}{}
 		group.Add(1)
-		r.CallRWAsync(bucket, storage.KVPut, storage.KVPutArgs(1, rowKey(i), noise(rowBytes)), func(_ []byte, err error) {
+		r.CallRWAsync(b, storage.KVPut, storage.KVPutArgs(1, rowKey(i), noise(rowBytes)), func(_ []byte, err error) {
 			if err != nil {
 				failed.Store(&err)
 			}
@@ -87,7 +92,7 @@ type load struct {
 	writes, reads []sample
 }
 
-func startLoad(r *router.Router, rows int, opts options) *load {
+func startLoad(r *router.Router, b shard.BucketID, rows int, opts options) *load {
 	l := &load{r: r, rows: rows, value: noise(opts.rowBytes), stop: make(chan struct{})}
 	mode, perSecond := router.CallMR, opts.rate
 	if opts.anyReplica {
@@ -96,13 +101,13 @@ func startLoad(r *router.Router, rows int, opts options) *load {
 	l.group.Go(func() {
 		l.every(perSecond, func(ctx context.Context) error {
 			// Again after a lost connection: it writes the same value.
-			_, err := r.CallIdempotent(ctx, bucket, storage.KVPut, storage.KVPutArgs(1, rowKey(rand.IntN(l.rows)), l.value))
+			_, err := r.CallIdempotent(ctx, b, storage.KVPut, storage.KVPutArgs(1, rowKey(rand.IntN(l.rows)), l.value))
 			return err
 		}, &l.writes)
 	})
 	l.group.Go(func() {
 		l.every(perSecond, func(ctx context.Context) error {
-			result, err := r.Call(ctx, bucket, mode, storage.KVGet, storage.KVGetArgs(rowKey(rand.IntN(l.rows))))
+			result, err := r.Call(ctx, b, mode, storage.KVGet, storage.KVGetArgs(rowKey(rand.IntN(l.rows))))
 			if err != nil {
 				return err
 			}
@@ -151,8 +156,8 @@ type figures struct {
 	firstError              error
 	// gap is the longest span without a write that ended well, stall the longest read.
 	gap, stall         time.Duration
-	write99, read99    time.Duration
-	slowestWrite       time.Duration
+	write50, write99   time.Duration
+	read50, read99     time.Duration
 	gapBegan, gapEnded time.Time
 }
 
@@ -181,7 +186,7 @@ func (l *load) between(from, to time.Time) (f figures) {
 			f.gap, f.gapBegan, f.gapEnded = gap, ends[i-1], ends[i]
 		}
 	}
-	f.slowestWrite, f.write99 = slowest(took)
+	f.write50, f.write99, _ = quantiles(took)
 	took = took[:0]
 	for _, s := range l.reads {
 		if s.ended.Before(from) || s.began.After(to) {
@@ -195,16 +200,16 @@ func (l *load) between(from, to time.Time) (f figures) {
 		}
 		took = append(took, s.ended.Sub(s.began))
 	}
-	f.stall, f.read99 = slowest(took)
+	f.read50, f.read99, f.stall = quantiles(took)
 	return f
 }
 
-func slowest(took []time.Duration) (most, p99 time.Duration) {
+func quantiles(took []time.Duration) (p50, p99, most time.Duration) {
 	if len(took) == 0 {
-		return 0, 0
+		return 0, 0, 0
 	}
 	slices.Sort(took)
-	return took[len(took)-1], took[len(took)*99/100]
+	return took[len(took)/2], took[len(took)*99/100], took[len(took)-1]
 }
 
 // firstWriteAfter is when a write ended well that began after a moment.

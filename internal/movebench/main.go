@@ -24,6 +24,7 @@ type options struct {
 	rowBytes int
 	runs     int
 	calm     float64
+	copyRate int64
 	// anyReplica lets replicas answer reads when the master does not.
 	anyReplica bool
 	// trace and profile are files for what the runtime says of the last move.
@@ -35,6 +36,7 @@ func main() {
 	mib := flag.String("mib", "1,100,1024", "sizes of the bucket")
 	members := flag.String("members", "1,3", "members of each of the two replica sets")
 	trouble := flag.Bool("trouble", false, "kill members in the middle of moves instead; -mib has one size then")
+	beside := flag.Bool("beside", false, "measure calls to other buckets of the two replica sets during moves instead")
 	verbose := flag.Bool("v", false, "say what everybody logs")
 	var opts options
 	flag.StringVar(&opts.trace, "trace", "", "write an execution trace of the last move to this file")
@@ -42,6 +44,7 @@ func main() {
 	flag.StringVar(&opts.dir, "dir", "", "where the data is kept meanwhile (default: the system's folder for temporary files)")
 	flag.IntVar(&opts.rate, "rate", 500, "writes, and reads, per second to the bucket")
 	flag.IntVar(&opts.rowBytes, "row", 1024, "bytes of a row's value")
+	flag.Int64Var(&opts.copyRate, "copy", 0, "MiB/s that are copied at most (default: that of a storage)")
 	flag.IntVar(&opts.runs, "runs", 5, "moves of each size")
 	flag.Float64Var(&opts.calm, "calm", 100, "moves during which other processes use more processors than this do not count; up to four times as many are made")
 	flag.Parse()
@@ -49,13 +52,13 @@ func main() {
 	if *verbose {
 		opts.logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	if err := run(opts, *mib, *members, *trouble); err != nil {
+	if err := run(opts, *mib, *members, *trouble, *beside); err != nil {
 		fmt.Fprintln(os.Stderr, "movebench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(opts options, mib, members string, trouble bool) error {
+func run(opts options, mib, members string, trouble, beside bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
@@ -76,10 +79,16 @@ func run(opts options, mib, members string, trouble bool) error {
 	if trouble {
 		return troubles(ctx, opts, membersOf, sizesMiB[0])
 	}
-	fmt.Print(sizesHead)
+	measure := sizes
+	if beside {
+		measure = besides
+		fmt.Print(besideHead)
+	} else {
+		fmt.Print(sizesHead)
+	}
 	for _, n := range membersOf {
 		for _, size := range sizesMiB {
-			if err := sizes(ctx, opts, n, size); err != nil {
+			if err := measure(ctx, opts, n, size); err != nil {
 				return err
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/engine/raftengine"
 	"github.com/switchyard-dev/switchyard/shard/router"
+	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
 // bench is one cluster with a filled bucket under load.
@@ -42,6 +43,7 @@ func open(ctx context.Context, opts options, members, mib int) (b *bench, err er
 	}
 	b.cluster, err = localsets.Start(ctx, localsets.Options{
 		Dir: b.dir, Members: members, Engine: raftengine.Options{Logger: opts.logger}, Logger: opts.logger, Serve: b.refused.serve,
+		Storage: func(o *storage.Options) { o.CopyRate = opts.copyRate << 20 },
 	})
 	if err != nil {
 		return b, err
@@ -49,11 +51,11 @@ func open(ctx context.Context, opts options, members, mib int) (b *bench, err er
 	if b.router, err = b.cluster.Router(); err != nil {
 		return b, err
 	}
-	rows, err := fill(ctx, b.router, mib, opts.rowBytes)
+	rows, err := fill(ctx, b.router, bucket, mib, opts.rowBytes)
 	if err != nil {
 		return b, err
 	}
-	b.load = startLoad(b.router, rows, opts)
+	b.load = startLoad(b.router, bucket, rows, opts)
 	return b, sleep(ctx, time.Second) // connections, caches
 }
 
@@ -82,12 +84,14 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // send moves the bucket.
-func (b *bench) send(ctx context.Context, to string) error {
-	failed, err := b.router.SendBuckets(ctx, []shard.BucketID{bucket}, to)
+func (b *bench) send(ctx context.Context, to string) error { return b.sendBucket(ctx, bucket, to) }
+
+func (b *bench) sendBucket(ctx context.Context, which shard.BucketID, to string) error {
+	failed, err := b.router.SendBuckets(ctx, []shard.BucketID{which}, to)
 	if err != nil {
 		return err
 	}
-	return failed[bucket]
+	return failed[which]
 }
 
 // observed runs fn, the last time with what the options want to know of it.

@@ -8,9 +8,9 @@ import (
 
 // Limits of how fast rows are copied.
 const (
-	// maxCopyRate is the most that one list of buckets sends in a second. It leaves room for
+	// defaultCopyRate is the most that one list of buckets sends in a second. It leaves room for
 	// others even where nothing tells that they need it.
-	maxCopyRate = 160 << 20
+	defaultCopyRate = 160 << 20
 	// slowWrite is how long a small write of this replica set may take, and slowMessage how
 	// long a message with rows, before copying slows down. Where they always take long, it is
 	// slowFactor times what they took at the beginning.
@@ -27,9 +27,10 @@ const (
 )
 
 // pacer says how fast a list of buckets is copied: as long as writes of the source, and
-// messages to the destination, are quick, up to maxCopyRate; when they become slow there
+// messages to the destination, are quick, up to a rate; when they become slow there
 // are pauses. It is for one goroutine, but for the probing.
 type pacer struct {
+	rate     int64 // bytes per second
 	pause    time.Duration
 	started  chan struct{} // closed once so much was copied that it matters
 	copied   int
@@ -42,7 +43,7 @@ type pacer struct {
 	firstTook atomic.Int64 // and the first
 }
 
-func newPacer() pacer { return pacer{started: make(chan struct{})} }
+func newPacer(rate int64) pacer { return pacer{rate: rate, started: make(chan struct{})} }
 
 // probe times small writes until ctx ends, once a good deal was copied.
 func (p *pacer) probe(ctx context.Context, write func(context.Context) error) {
@@ -100,7 +101,7 @@ func (p *pacer) wait(ctx context.Context, size int) {
 			close(p.started)
 		}
 	}
-	p.next = now.Add(max(p.pause, time.Duration(size)*time.Second/maxCopyRate))
+	p.next = now.Add(max(p.pause, time.Duration(size)*time.Second/time.Duration(p.rate)))
 }
 
 // arrived notes what a message took.

@@ -13,14 +13,14 @@ import (
 
 func TestPacer_copiesNoFasterThanItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPacer()
+		p := newPacer(defaultCopyRate)
 		began := time.Now()
 		for range 64 {
 			p.wait(t.Context(), chunkBytes)
 			p.arrived(time.Now(), time.Millisecond)
 		}
 		p.wait(t.Context(), chunkBytes)
-		want := 64 * chunkBytes * time.Second / maxCopyRate
+		want := 64 * chunkBytes * time.Second / defaultCopyRate
 		if took := time.Since(began); took < want || took > want+64*time.Microsecond {
 			t.Errorf("64 messages took %v, want %v", took, want)
 		}
@@ -30,7 +30,7 @@ func TestPacer_copiesNoFasterThanItsLimit(t *testing.T) {
 func TestPacer_slowsDownWhileWritesAreSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		p := newPacer()
+		p := newPacer(defaultCopyRate)
 		var mu sync.Mutex
 		takes := time.Millisecond
 		writesTake := func(d time.Duration) { mu.Lock(); defer mu.Unlock(); takes = d }
@@ -61,7 +61,7 @@ func TestPacer_slowsDownWhileWritesAreSlow(t *testing.T) {
 		copied()
 		again := copied()
 		least := int(time.Second / maxPause)
-		if fast < maxCopyRate/chunkBytes*9/10 || slow > 3*least || slow < least || again < fast*9/10 {
+		if fast < defaultCopyRate/chunkBytes*9/10 || slow > 3*least || slow < least || again < fast*9/10 {
 			t.Errorf("in a second %d messages go, %d while writes are slow, and %d afterwards; the least is %d", fast, slow, again, least)
 		}
 	})
@@ -70,7 +70,7 @@ func TestPacer_slowsDownWhileWritesAreSlow(t *testing.T) {
 func TestPacer_seesAWriteThatDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		p := newPacer()
+		p := newPacer(defaultCopyRate)
 		var group sync.WaitGroup
 		group.Go(func() {
 			p.probe(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })

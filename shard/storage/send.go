@@ -93,7 +93,7 @@ func (s *Storage) SendBuckets(ctx context.Context, buckets []shard.BucketID, des
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer s.moving.track(cancel)()
-	sd := &send{s: s, to: destination, failed: map[shard.BucketID]error{}, pace: newPacer()}
+	sd := &send{s: s, to: destination, failed: map[shard.BucketID]error{}, pace: newPacer(s.opts.CopyRate)}
 	if err := sd.run(ctx, buckets); err != nil {
 		return nil, err
 	}

@@ -32,6 +32,10 @@ type Options struct {
 	// PauseTime is how long the writes of a bucket may wait for the end of its move before
 	// the move is called off (default 1.5 s).
 	PauseTime time.Duration
+	// CopyRate bounds how many bytes of rows one SendBuckets sends in a second (default 160
+	// MiB). When writes here or messages to the destination become slow it goes slower by
+	// itself.
+	CopyRate int64
 	// MaxReceiving is how many buckets may be on their way to this replica set (default 4096).
 	MaxReceiving int
 	// SplitRows is about how many rows one command looks at while bucket_count is doubled
@@ -73,6 +77,9 @@ func Open(ctx context.Context, opts Options) (*Storage, error) {
 	if opts.PauseTime == 0 {
 		opts.PauseTime = defaultPauseTime
 	}
+	if opts.CopyRate == 0 {
+		opts.CopyRate = defaultCopyRate
+	}
 	if opts.MaxReceiving == 0 {
 		opts.MaxReceiving = defaultMaxReceiving
 	}
@@ -81,6 +88,9 @@ func Open(ctx context.Context, opts Options) (*Storage, error) {
 	}
 	if opts.SplitRows < 0 || opts.SplitRows > maxStepRows {
 		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("a command cannot look at %d rows to split them; 1 to %d", opts.SplitRows, maxStepRows)}
+	}
+	if opts.CopyRate < 1 {
+		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("the rate of copying is %d bytes a second; it must be at least 1", opts.CopyRate)}
 	}
 	if opts.PauseTime < 0 || opts.MaxReceiving < 0 || len(opts.ReplicaSet) > maxNameLength {
 		return nil, &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("pause time %v and receiving limit %d must not be negative, a name has at most %d bytes", opts.PauseTime, opts.MaxReceiving, maxNameLength)}
