@@ -1,6 +1,8 @@
 package matching
 
 import (
+	"slices"
+
 	"google.golang.org/grpc/codes"
 
 	"github.com/switchyard-dev/switchyard/api/reason"
@@ -19,20 +21,26 @@ func repeatedComplete(r *v1.ItemResult) *v1.ItemResult {
 	return r
 }
 
+// leaseOver are the reasons that say that a lease is over.
+var leaseOver = []string{
+	reason.LeaseLost, reason.TaskAlreadyCompleted, reason.TaskDead, reason.TaskCancelled, reason.TaskExpired, reason.TaskNotFound,
+}
+
 // repeatedRelease: that the lease has ended is what the call wants.
 func repeatedRelease(r *v1.ItemResult) *v1.ItemResult {
-	if r.GetError().GetReason() == reason.LeaseLost {
+	if slices.Contains(leaseOver, r.GetError().GetReason()) {
 		return &v1.ItemResult{}
 	}
 	return r
 }
 
-// repeatedFail: whether this call or time ended the lease is not known.
+// repeatedFail: whether this call or time leaseOver the lease is not known, unless the task is dead,
+// which is what a call says that fails it for good.
 func repeatedFail(r *v1.FailTasksResponse_Result) *v1.FailTasksResponse_Result {
-	switch r.GetError().GetReason() {
-	case reason.TaskDead:
+	switch why := r.GetError().GetReason(); {
+	case why == reason.TaskDead:
 		return &v1.FailTasksResponse_Result{State: v1.TaskState_TASK_STATE_DEAD}
-	case reason.LeaseLost:
+	case slices.Contains(leaseOver, why):
 		return &v1.FailTasksResponse_Result{Error: reason.Item(errEndUnknown)}
 	}
 	return r

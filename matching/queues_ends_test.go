@@ -86,3 +86,23 @@ func TestQueues_anEndThatGotThroughUnheardIsNoRefusal(t *testing.T) {
 	require.Nil(t, failed.GetResults()[1].GetError())
 	require.Equal(t, v1.TaskState_TASK_STATE_DEAD, failed.GetResults()[1].GetState())
 }
+
+// TestQueues_anEndThatGotThroughUnheardMayBeFollowedByOthers: between the two tries of a release
+// the task can have gone to another worker, who has completed it.
+func TestQueues_anEndThatGotThroughUnheardMayBeFollowedByOthers(t *testing.T) {
+	for _, why := range leaseOver {
+		item := &v1.ItemResult{Error: &v1.ItemError{Reason: why}}
+		require.Nil(t, repeatedRelease(item).GetError(), why)
+		fail := repeatedFail(&v1.FailTasksResponse_Result{Error: &v1.ItemError{Reason: why}})
+		if why == reason.TaskDead {
+			require.Equal(t, v1.TaskState_TASK_STATE_DEAD, fail.GetState())
+		} else {
+			require.Equal(t, reason.OutcomeUnknown, fail.GetError().GetReason(), why)
+		}
+		complete := repeatedComplete(item).GetError()
+		require.Equal(t, why == reason.TaskAlreadyCompleted, complete == nil, why)
+	}
+	other := &v1.ItemResult{Error: &v1.ItemError{Reason: reason.InvalidLeaseToken}}
+	require.Same(t, other, repeatedRelease(other))
+	require.Same(t, other, repeatedComplete(other))
+}
