@@ -91,7 +91,7 @@ func (c *cluster) capacity(ctx context.Context) (float64, error) {
 	err := sleep(ctx, time.Second)
 	before, began := done.Load(), time.Now()
 	if err == nil {
-		err = sleep(ctx, steady)
+		err = sleep(ctx, c.o.steady)
 	}
 	rate := float64(done.Load()-before) / time.Since(began).Seconds()
 	stop.Store(true)

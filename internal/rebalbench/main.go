@@ -25,10 +25,12 @@ type options struct {
 	load     bool
 	share    float64 // of the capacity
 	callers  int
-	runs     int
-	profile  string
-	limits   rebalancer.Limits
-	logger   *slog.Logger
+	// steady is how long the load runs before anything moves and after, and the capacity is looked for.
+	steady  time.Duration
+	runs    int
+	profile string
+	limits  rebalancer.Limits
+	logger  *slog.Logger
 }
 
 func main() {
@@ -41,9 +43,11 @@ func main() {
 	flag.BoolVar(&o.load, "load", false, "write meanwhile")
 	flag.Float64Var(&o.share, "share", 0.5, "share of the capacity that is written with -load")
 	flag.IntVar(&o.callers, "callers", 64, "callers at once that the capacity is measured with")
+	flag.DurationVar(&o.steady, "steady", 5*time.Second, "how long the capacity is measured, and the load runs before and after the moves")
 	flag.IntVar(&o.runs, "runs", 5, "how often, each time with a new cluster")
 	flag.IntVar(&o.limits.MaxSending, "max-sending", 0, "buckets that a replica set sends at once (default: the rebalancer's)")
 	flag.IntVar(&o.limits.MaxReceiving, "max-receiving", 0, "buckets that a replica set receives at once (default: the rebalancer's)")
+	flag.Float64Var(&o.limits.BusyShare, "busy-share", 0, "share of the time that moves may take while calls are served (default: the rebalancer's)")
 	flag.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the last run's moves to this file")
 	verbose := flag.Bool("v", false, "say what everybody logs")
 	flag.Parse()
@@ -58,8 +62,8 @@ func main() {
 }
 
 func run(o options) error {
-	if o.members < 1 || o.buckets < 2 || o.rows < 0 || o.rowBytes < 0 || o.runs < 1 || o.callers < 1 || !(o.share > 0) || o.share > 1 {
-		return fmt.Errorf("members, callers and runs must be at least 1, buckets at least 2, the share above 0 and at most 1")
+	if o.members < 1 || o.buckets < 2 || o.rows < 0 || o.rowBytes < 0 || o.runs < 1 || o.callers < 1 || !(o.share > 0) || o.share > 1 || o.steady <= 0 {
+		return fmt.Errorf("members, callers and runs must be at least 1, buckets at least 2, the share above 0 and at most 1, the time above 0")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

@@ -14,9 +14,6 @@ import (
 	"github.com/switchyard-dev/switchyard/shard/router"
 )
 
-// steady is how long the load runs before anything moves, and how long a capacity is looked for.
-const steady = 5 * time.Second
-
 // cluster is two replica sets, each with rebalancers.
 type cluster struct {
 	o      options
@@ -89,7 +86,7 @@ func (c *cluster) underLoad(ctx context.Context, o options) (r result, err error
 		return r, err
 	}
 	l.take()
-	if err := sleep(ctx, steady); err != nil {
+	if err := sleep(ctx, c.o.steady); err != nil {
 		return r, err
 	}
 	r.before = l.take()
@@ -103,7 +100,7 @@ func (c *cluster) underLoad(ctx context.Context, o options) (r result, err error
 	})
 	r.during = l.take()
 	if err == nil {
-		err = sleep(ctx, steady)
+		err = sleep(ctx, c.o.steady)
 	}
 	r.after = l.take()
 	return r, err
