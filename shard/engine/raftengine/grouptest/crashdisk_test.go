@@ -41,8 +41,8 @@ type crashDisk struct {
 	left chan state
 }
 
-// load puts a state on a new disk for the member in dir.
-func load(t *testing.T, dir string, s state, at string) *crashDisk {
+// loadDisk puts a state on a new disk for the member in dir.
+func loadDisk(t *testing.T, dir string, s state, at string) *crashDisk {
 	t.Helper()
 	d := &crashDisk{t: t, dir: dir, known: map[string]bool{}, at: at, left: make(chan state, 1)}
 	logDir := filepath.Join(dir, "log")

@@ -43,7 +43,7 @@ func TestSnapshot_receiverMayCrashAtEveryStep(t *testing.T) {
 			want := rows("a", 50)
 			g.addMany(want)
 			c := idleMember(t, "c")
-			disk := load(t, c.dir, state{}, "")
+			disk := loadDisk(t, c.dir, state{}, "")
 			c.options = disk.options
 			c.start()
 			var before state
@@ -69,7 +69,7 @@ func TestSnapshot_receiverMayCrashAtEveryStep(t *testing.T) {
 			}
 			run := func(s state, at string) *crashDisk {
 				t.Helper()
-				disk := load(t, c.dir, s, at)
+				disk := loadDisk(t, c.dir, s, at)
 				c.options = disk.options
 				c.start()
 				return disk
