@@ -17,6 +17,7 @@ type moving struct {
 	moves   map[shard.BucketID]*move
 	cancels map[int]context.CancelFunc
 	next    int
+	pace    pacer
 }
 
 func (m *moving) add(moves []*move) {

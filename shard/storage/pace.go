@@ -2,13 +2,14 @@ package storage
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // Limits of how fast rows are copied.
 const (
-	// defaultCopyRate is the most that one list of buckets sends in a second. It leaves room for
+	// defaultCopyRate is the most that is sent in a second. It leaves room for
 	// others even where nothing tells that they need it.
 	defaultCopyRate = 160 << 20
 	// slowWrite is how long a small write of this replica set may take, and slowMessage how
@@ -26,29 +27,55 @@ const (
 	maxPause   = 25 * time.Millisecond
 )
 
-// pacer says how fast a list of buckets is copied: as long as writes of the source, and
-// messages to the destination, are quick, up to a rate; when they become slow there
-// are pauses. It is for one goroutine, but for the probing.
+// pacer says how fast rows are copied to other replica sets, by all who copy at a time: as
+// long as writes of the source, and messages to the destinations, are quick, up to a rate;
+// when they become slow there are pauses. Its methods may be called from any goroutine.
 type pacer struct {
-	rate     int64 // bytes per second
-	pause    time.Duration
-	started  chan struct{} // closed once so much was copied that it matters
-	copied   int
-	hurry    bool      // no pauses any more
-	next     time.Time // when the next message may go
+	mu       sync.Mutex
+	users    int
+	copied   int           // since there was the first user, until it is probeAfter
+	enough   chan struct{} // closed then
+	next     time.Time     // when the next message may go
+	pause    time.Duration // between two messages, at least
 	firstMsg time.Duration
+	stop     context.CancelFunc // of the probing
+	probing  sync.WaitGroup
 
 	asked     atomic.Int64 // when the write that is timed began, 0 for none; ns
 	took      atomic.Int64 // what the last one took, ns
 	firstTook atomic.Int64 // and the first
 }
 
-func newPacer(rate int64) pacer { return pacer{rate: rate, started: make(chan struct{})} }
+// begin adds a user, who calls wait before each message and arrived after it. write is a small
+// write, which is timed once a good deal was copied. The returned function ends it; it may be
+// called twice.
+func (p *pacer) begin(write func(context.Context) error) (end func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users++; p.users == 1 {
+		p.copied, p.pause, p.firstMsg = 0, 0, 0
+		p.firstTook.Store(0)
+		p.took.Store(0)
+		enough := make(chan struct{})
+		ctx, cancel := context.WithCancel(context.Background())
+		p.stop = cancel
+		p.enough = enough
+		p.probing.Go(func() { p.probe(ctx, enough, write) })
+	}
+	return sync.OnceFunc(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.users--; p.users == 0 {
+			p.stop()
+			p.probing.Wait() // it takes no lock
+		}
+	})
+}
 
-// probe times small writes until ctx ends, once a good deal was copied.
-func (p *pacer) probe(ctx context.Context, write func(context.Context) error) {
+// probe times small writes until ctx ends, once enough was copied.
+func (p *pacer) probe(ctx context.Context, enough <-chan struct{}, write func(context.Context) error) {
 	select {
-	case <-p.started:
+	case <-enough:
 	case <-ctx.Done():
 		return
 	}
@@ -81,31 +108,36 @@ func (p *pacer) writesAreSlow(now time.Time) bool {
 	return took > max(slowWrite, slowFactor*time.Duration(p.firstTook.Load()))
 }
 
-// wait waits until a message of so many bytes may go.
-func (p *pacer) wait(ctx context.Context, size int) {
-	if p.hurry {
-		return
-	}
+// wait waits until a message of so many bytes may go, at a rate in bytes per second.
+func (p *pacer) wait(ctx context.Context, size int, rate int64) {
 	now := time.Now()
-	if d := p.next.Sub(now); d > 0 {
-		t := time.NewTimer(d)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
-		now = time.Now()
-	}
+	p.mu.Lock()
 	if p.copied < probeAfter {
 		if p.copied += size; p.copied >= probeAfter {
-			close(p.started)
+			close(p.enough)
 		}
 	}
-	p.next = now.Add(max(p.pause, time.Duration(size)*time.Second/time.Duration(p.rate)))
+	at := p.next
+	if at.Before(now) {
+		at = now
+	}
+	p.next = at.Add(max(p.pause, time.Duration(size)*time.Second/time.Duration(rate)))
+	p.mu.Unlock()
+	if at == now {
+		return
+	}
+	t := time.NewTimer(at.Sub(now))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // arrived notes what a message took.
 func (p *pacer) arrived(now time.Time, took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.firstMsg == 0 {
 		p.firstMsg = took
 	}

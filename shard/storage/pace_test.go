@@ -11,16 +11,25 @@ import (
 	"github.com/switchyard-dev/switchyard/shard"
 )
 
-func TestPacer_copiesNoFasterThanItsLimit(t *testing.T) {
+// quick is a small write that takes no time.
+func quick(context.Context) error { return nil }
+
+func TestPacer_allWhoCopyShareARate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPacer(defaultCopyRate)
+		var p pacer
 		began := time.Now()
-		for range 64 {
-			p.wait(t.Context(), chunkBytes)
-			p.arrived(time.Now(), time.Millisecond)
+		var group sync.WaitGroup
+		for range 4 {
+			group.Go(func() {
+				defer p.begin(quick)()
+				for range 16 {
+					p.wait(t.Context(), chunkBytes, defaultCopyRate)
+					p.arrived(time.Now(), time.Millisecond)
+				}
+			})
 		}
-		p.wait(t.Context(), chunkBytes)
-		want := 64 * chunkBytes * time.Second / defaultCopyRate
+		group.Wait()
+		want := 63 * chunkBytes * time.Second / defaultCopyRate
 		if took := time.Since(began); took < want || took > want+64*time.Microsecond {
 			t.Errorf("64 messages took %v, want %v", took, want)
 		}
@@ -29,27 +38,21 @@ func TestPacer_copiesNoFasterThanItsLimit(t *testing.T) {
 
 func TestPacer_slowsDownWhileWritesAreSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		p := newPacer(defaultCopyRate)
+		var p pacer
 		var mu sync.Mutex
 		takes := time.Millisecond
 		writesTake := func(d time.Duration) { mu.Lock(); defer mu.Unlock(); takes = d }
-		var group sync.WaitGroup
-		group.Go(func() {
-			p.probe(ctx, func(ctx context.Context) error {
-				mu.Lock()
-				d := takes
-				mu.Unlock()
-				time.Sleep(d)
-				return nil
-			})
-		})
-		defer group.Wait()
-		defer cancel()
-		// copy returns what is copied in a second, in messages.
+		defer p.begin(func(context.Context) error {
+			mu.Lock()
+			d := takes
+			mu.Unlock()
+			time.Sleep(d)
+			return nil
+		})()
+		// copied returns how many messages go in a second.
 		copied := func() (n int) {
 			for end := time.Now().Add(time.Second); time.Now().Before(end); n++ {
-				p.wait(ctx, chunkBytes)
+				p.wait(t.Context(), chunkBytes, defaultCopyRate)
 				p.arrived(time.Now(), 3*time.Millisecond)
 			}
 			return n
@@ -69,15 +72,10 @@ func TestPacer_slowsDownWhileWritesAreSlow(t *testing.T) {
 
 func TestPacer_seesAWriteThatDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		p := newPacer(defaultCopyRate)
-		var group sync.WaitGroup
-		group.Go(func() {
-			p.probe(ctx, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
-		})
-		defer group.Wait()
-		defer cancel()
-		p.wait(ctx, probeAfter)
+		var p pacer
+		end := p.begin(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		defer end()
+		p.wait(t.Context(), probeAfter, defaultCopyRate)
 		time.Sleep(slowWrite - time.Millisecond)
 		if p.writesAreSlow(time.Now()) {
 			t.Error("a write counts as slow too early")
@@ -85,6 +83,12 @@ func TestPacer_seesAWriteThatDoesNotEnd(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		if !p.writesAreSlow(time.Now()) {
 			t.Error("a write that does not end does not count as slow")
+		}
+		end()
+		// It is forgotten for those who copy later.
+		defer p.begin(quick)()
+		if p.writesAreSlow(time.Now()) {
+			t.Error("a write of earlier copying counts as slow")
 		}
 	})
 }

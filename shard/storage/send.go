@@ -49,8 +49,9 @@ type send struct {
 	to     string
 	moves  []*move // those that have not failed
 	failed map[shard.BucketID]error
-	pace   pacer
-	calm   func()    // ends probing; may be called twice
+	// pace is how fast rows are copied, nil once hurry was called.
+	pace   *pacer
+	hurry  func()
 	copied *heldView // what was sent of the keys that no round has sent since
 }
 
@@ -93,7 +94,7 @@ func (s *Storage) SendBuckets(ctx context.Context, buckets []shard.BucketID, des
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer s.moving.track(cancel)()
-	sd := &send{s: s, to: destination, failed: map[shard.BucketID]error{}, pace: newPacer(s.opts.CopyRate)}
+	sd := &send{s: s, to: destination, failed: map[shard.BucketID]error{}}
 	if err := sd.run(ctx, buckets); err != nil {
 		return nil, err
 	}
@@ -162,8 +163,13 @@ func (sd *send) run(ctx context.Context, buckets []shard.BucketID) error {
 	defer func() {
 		sd.copied.close()
 	}()
-	sd.calm = sd.startProbing(ctx)
-	defer sd.calm()
+	pace := &s.moving.pace
+	end := pace.begin(func(ctx context.Context) error { _, err := s.system(ctx, fnNothing, nil); return err })
+	defer end()
+	sd.pace, sd.hurry = pace, func() {
+		sd.pace = nil
+		end()
+	}
 	for _, stage := range []func(context.Context) error{sd.prepare, sd.copy, sd.rounds, sd.finish} {
 		if len(sd.moves) == 0 {
 			return nil
@@ -174,20 +180,6 @@ func (sd *send) run(ctx context.Context, buckets []shard.BucketID) error {
 		}
 	}
 	return nil
-}
-
-// startProbing times small writes once so much was copied that it matters, until the returned
-// function is called.
-func (sd *send) startProbing(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var group sync.WaitGroup
-	group.Go(func() {
-		sd.pace.probe(ctx, func(ctx context.Context) error { _, err := sd.s.system(ctx, fnNothing, nil); return err })
-	})
-	return func() {
-		cancel()
-		group.Wait()
-	}
 }
 
 // message makes a message about moves.
@@ -366,7 +358,9 @@ func (sd *send) stream(ctx context.Context, patience time.Duration, produce func
 			cancel()
 			return
 		}
-		sd.pace.arrived(time.Now(), f.took)
+		if sd.pace != nil {
+			sd.pace.arrived(time.Now(), f.took)
+		}
 	}
 	for b := range batches {
 		if err != nil {
@@ -375,9 +369,13 @@ func (sd *send) stream(ctx context.Context, patience time.Duration, produce func
 		if len(flights) >= window {
 			land()
 		}
-		if sd.pace.wait(ctx, b.size); err == nil {
-			flights = append(flights, sd.launch(ctx, b, patience))
+		if err != nil {
+			continue
 		}
+		if sd.pace != nil {
+			sd.pace.wait(ctx, b.size, sd.s.opts.CopyRate)
+		}
+		flights = append(flights, sd.launch(ctx, b, patience))
 	}
 	for len(flights) > 0 {
 		land()
@@ -447,8 +445,7 @@ func (sd *send) copy(ctx context.Context) error {
 func (sd *send) finish(ctx context.Context) error {
 	s := sd.s
 	// Writes wait from here on: nothing may be slower than it must.
-	sd.calm()
-	sd.pace.hurry = true
+	sd.hurry()
 	pause, cancel := context.WithTimeout(ctx, s.opts.PauseTime)
 	defer cancel()
 	sd.phase("pause")

@@ -32,9 +32,9 @@ type Options struct {
 	// PauseTime is how long the writes of a bucket may wait for the end of its move before
 	// the move is called off (default 1.5 s).
 	PauseTime time.Duration
-	// CopyRate bounds how many bytes of rows one SendBuckets sends in a second (default 160
-	// MiB). When writes here or messages to the destination become slow it goes slower by
-	// itself.
+	// CopyRate bounds how many bytes of rows are sent in a second to other replica sets
+	// (default 160 MiB). When writes here or messages to the destinations become slow it goes
+	// slower by itself.
 	CopyRate int64
 	// MaxReceiving is how many buckets may be on their way to this replica set (default 4096).
 	MaxReceiving int
