@@ -29,7 +29,7 @@ BUCKETS is a list of numbers and ranges: 7 or 1-100,205.`,
 	asGroup(c)
 	c.AddCommand(
 		newShardInfoCommand(a), newShardBucketsCommand(a), newShardRouteCommand(a), newShardMembersCommand(a), newShardCheckCommand(a),
-		newShardSendCommand(a), newShardCancelSendCommand(a), newShardRebalanceCommand(a),
+		newShardSendCommand(a), newShardCancelSendCommand(a), newShardRebalanceCommand(a), newShardSplitCommand(a),
 		newShardPinCommand(a), newShardUnpinCommand(a), newShardReadOnlyCommand(a), newShardForceCreateCommand(a), newShardForceDropCommand(a),
 		newShardWeightCommand(a), newShardLockCommand(a), newShardUnlockCommand(a),
 		newShardAddMemberCommand(a), newShardRemoveMemberCommand(a), newShardHandOverCommand(a),
