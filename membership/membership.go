@@ -205,7 +205,7 @@ func (m *Membership) refuses(n Node) error {
 	}
 	if count != 0 && n.BucketCount != 0 && n.BucketCount != count && !m.doubles(n.BucketCount, count) {
 		return &RefusedError{Node: n.Name, Cause: WrongBucketCount, text: fmt.Sprintf(
-			"node %q has a bucket_count of %d, and %q one of %d; it can't be changed in a cluster that exists", n.Name, n.BucketCount, who, count)}
+			"node %q has a bucket_count of %d, and %q one of %d; in a cluster that exists it can only be doubled", n.Name, n.BucketCount, who, count)}
 	}
 	return nil
 }

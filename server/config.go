@@ -55,7 +55,7 @@ type Config struct {
 	// SyncInterval is the time between two syncs of the log with durability
 	// "interval".
 	SyncInterval time.Duration `yaml:"sync_interval"`
-	// BucketCount is the number of virtual buckets, fixed when the data folder
+	// BucketCount is the number of virtual buckets, set when the data folder
 	// is made.
 	BucketCount int `yaml:"bucket_count"`
 	// AutoCreateQueues makes a queue when the first task is added to it or the
