@@ -1,6 +1,8 @@
 package raftengine
 
 import (
+	"time"
+
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/switchyard-dev/switchyard/shard/engine/wal"
@@ -17,5 +19,12 @@ func (o Options) WithLogFS(fs wal.FS) Options {
 // put faults there.
 func (o Options) WithFS(fs vfs.FS) Options {
 	o.fs = fs
+	return o
+}
+
+// WithCloseGrace returns the options with another time that Close waits for a disk or a view
+// after its context has ended: for tests that open the folder again.
+func (o Options) WithCloseGrace(d time.Duration) Options {
+	o.closeGrace = d
 	return o
 }

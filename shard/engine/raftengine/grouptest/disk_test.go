@@ -108,10 +108,10 @@ func TestHangingDisk_ofTheMasterMakesAnotherOneMaster(t *testing.T) {
 	under := make(chan error, 1)
 	old.engine.Propose(engine.Command{Function: "add", Bucket: 1, Args: []byte("under way")}, func(_ []byte, err error) { under <- err })
 	g.add("b", old) // by another master
-	st := old.engine.Status()
-	if st.State != engine.Replica || !strings.Contains(st.Warning, "hangs") {
-		t.Errorf("status of the member whose disk hangs: %+v", st)
-	}
+	eventually(t, "it says that its disk hangs", func() bool {
+		st := old.engine.Status()
+		return st.State == engine.Replica && strings.Contains(st.Warning, "hangs")
+	})
 	if err := old.propose("c"); !errors.Is(err, shard.NonMaster) {
 		t.Errorf("a command for the member whose disk hangs: %v", err)
 	}

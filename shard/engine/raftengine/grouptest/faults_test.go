@@ -1,6 +1,7 @@
 package grouptest
 
 import (
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,8 @@ import (
 type faults struct {
 	wal.FS // of the log
 	// fullLog and fullRows say that no more fits into the log, or into what is below a path
-	// that contains the text.
+	// that contains the text. Raft's vote still fits: without it Raft panics, after a time in
+	// which a process ends.
 	fullLog  atomic.Bool
 	fullRows atomic.Pointer[string]
 
@@ -62,23 +64,30 @@ func (f *faults) free() {
 
 type faultyFile struct {
 	wal.File
-	f *faults
+	f   *faults
+	log bool
 }
 
-func (f *faults) wrap(file wal.File, err error) (wal.File, error) {
+func (f *faults) wrap(name string, file wal.File, err error) (wal.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return faultyFile{file, f}, nil
+	ext := filepath.Ext(name)
+	return faultyFile{file, f, ext == ".seg" || ext == ".zero" || ext == ".old"}, nil
 }
 
 func (f *faults) Open(name string, write bool) (wal.File, error) {
-	return f.wrap(f.FS.Open(name, write))
+	file, err := f.FS.Open(name, write)
+	return f.wrap(name, file, err)
 }
-func (f *faults) Create(name string) (wal.File, error) { return f.wrap(f.FS.Create(name)) }
+
+func (f *faults) Create(name string) (wal.File, error) {
+	file, err := f.FS.Create(name)
+	return f.wrap(name, file, err)
+}
 
 func (f faultyFile) WriteAt(b []byte, off int64) (int, error) {
-	if f.f.fullLog.Load() {
+	if f.log && f.f.fullLog.Load() {
 		return 0, syscall.ENOSPC
 	}
 	return f.File.WriteAt(b, off)
