@@ -160,7 +160,7 @@ func DefaultConfig() Config {
 			AlignChanges: time.Second,
 			Detection:    2 * time.Second,
 		},
-		Rebalancer: RebalancerConfig{Threshold: 1, MaxSending: 100, MaxReceiving: 100, MaxSendingBytes: 64 << 20},
+		Rebalancer: RebalancerConfig{Threshold: 1, MaxSending: 100, MaxReceiving: 100, MaxSendingBytes: 64 << 20, BusyShare: 0.2},
 		Storage: StorageConfig{
 			BlockCacheBytes:  64 << 20,
 			MemtableBytes:    64 << 20,

@@ -77,6 +77,9 @@ type RebalancerConfig struct {
 	MaxSending      int   `yaml:"max_sending"`
 	MaxReceiving    int   `yaml:"max_receiving"`
 	MaxSendingBytes int64 `yaml:"max_sending_bytes"`
+	// BusyShare is the share of the time that moves may take while their source serves calls, above 0
+	// and up to 1.
+	BusyShare float64 `yaml:"busy_share"`
 }
 
 // SpreadConfig is spread routing: partitions of a queue on successive nodes. A change of the
@@ -141,8 +144,8 @@ func (c Config) validateCluster() error {
 	if _, err := c.Matching.Spread.gradual(); err != nil {
 		return fmt.Errorf("matching.spread.%w", err)
 	}
-	if r := c.Rebalancer; !(r.Threshold > 0) || r.MaxSending < 1 || r.MaxReceiving < 1 || r.MaxSendingBytes < 1 {
-		return errors.New("rebalancer: threshold must be greater than 0, and max_sending, max_receiving and max_sending_bytes must be at least 1")
+	if r := c.Rebalancer; !(r.Threshold > 0) || r.MaxSending < 1 || r.MaxReceiving < 1 || r.MaxSendingBytes < 1 || !(r.BusyShare > 0 && r.BusyShare <= 1) {
+		return errors.New("rebalancer: threshold must be greater than 0, max_sending, max_receiving and max_sending_bytes must be at least 1, and busy_share above 0 and at most 1")
 	}
 	if c.Advertise != "" {
 		if _, _, err := net.SplitHostPort(c.Advertise); err != nil {

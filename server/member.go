@@ -257,7 +257,7 @@ func (n *member) rebalance(reg prometheus.Registerer) error {
 	c := n.config.Rebalancer
 	node, err := routed.New(routed.Options{
 		Router: n.router, Storage: n.storage, Server: n.server, Threshold: c.Threshold,
-		Limits: rebalancer.Limits{MaxSending: c.MaxSending, MaxReceiving: c.MaxReceiving, MaxSendingBytes: c.MaxSendingBytes},
+		Limits: rebalancer.Limits{MaxSending: c.MaxSending, MaxReceiving: c.MaxReceiving, MaxSendingBytes: c.MaxSendingBytes, BusyShare: c.BusyShare},
 		Logger: n.logger, Registerer: reg,
 	})
 	if err != nil {
