@@ -91,6 +91,10 @@ DURATION ?= 2m
 chaos: ## The store under kills, network and disk faults and moves for DURATION, checked for linearizability
 	$(GO) test -count=1 -timeout 0 -v -run '_long$$' ./internal/chaos -seed $(SEED) -duration $(DURATION)
 
+.PHONY: chaos-cluster
+chaos-cluster: ## A cluster of real processes under kill -9 and network cuts for DURATION; the history of its queues is checked
+	$(GO) test -count=1 -timeout 0 -v -run '^TestCluster_long$$' ./internal/crashtest -cluster $(DURATION) -cluster-seed $(SEED)
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for FUZZTIME
 	@scripts/fuzz.sh $(FUZZTIME)

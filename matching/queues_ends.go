@@ -34,7 +34,7 @@ func repeatedRelease(r *v1.ItemResult) *v1.ItemResult {
 	return r
 }
 
-// repeatedFail: whether this call or time leaseOver the lease is not known, unless the task is dead,
+// repeatedFail: whether this call or time ended the lease is not known, unless the task is dead,
 // which is what a call says that fails it for good.
 func repeatedFail(r *v1.FailTasksResponse_Result) *v1.FailTasksResponse_Result {
 	switch why := r.GetError().GetReason(); {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	switchyardv1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/internal/history"
 )
@@ -50,16 +52,22 @@ type load struct {
 // own. Everything random comes from the seed.
 func startLoad(t *testing.T, addr, queue string, seed uint64) *load {
 	t.Helper()
+	return startLoadWith(t, func() *grpc.ClientConn { return dial(t, addr) }, queue, seed, producers, workers)
+}
+
+// startLoadWith starts producers and workers that connect by means of connect.
+func startLoadWith(t *testing.T, connect func() *grpc.ClientConn, queue string, seed uint64, producers, workers int) *load {
+	t.Helper()
 	l := &load{t: t, recorder: history.NewRecorder()}
 	l.adding, l.stopAdding = context.WithCancel(t.Context())
 	l.working, l.stopWorking = context.WithCancel(t.Context())
 	for i := range producers {
-		c := newClient(dial(t, addr), l.recorder, queue, fmt.Sprintf("producer-%d", i))
+		c := newClient(connect(), l.recorder, queue, fmt.Sprintf("producer-%d", i))
 		l.clients = append(l.clients, c)
 		l.producing.Go(func() { l.produce(c, rand.New(rand.NewPCG(seed, uint64(i)))) })
 	}
 	for i := range workers {
-		c := newClient(dial(t, addr), l.recorder, queue, fmt.Sprintf("worker-%d", i))
+		c := newClient(connect(), l.recorder, queue, fmt.Sprintf("worker-%d", i))
 		l.clients = append(l.clients, c)
 		l.consuming.Go(func() { l.work(c, rand.New(rand.NewPCG(seed, uint64(producers+i)))) })
 	}
