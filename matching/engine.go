@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -189,33 +188,19 @@ func (e *Engine) Stop(ctx context.Context) error {
 	}
 }
 
-// passing are what the store answers while it looks for a master or moves a bucket, after
-// it has waited for that in vain. Nothing was done.
-var passing = []shard.Code{
-	shard.WrongBucket, shard.NonMaster, shard.MissingMaster, shard.TransferIsInProgress, shard.UnreachableReplicaSet,
-	shard.NoRouteToBucket, shard.UnreachableMaster, shard.UnreachableReplica, shard.MasterNotSynced, shard.StorageIsDisabled,
-	shard.SplitIsInProgress,
-}
-
 // storeError turns the store's errors into those that callers get. What a function of
 // this package returned keeps its reason, also when it ran on another node.
 func (q *Queues) storeError(err error) error {
-	if err == nil {
-		return nil
+	var known *reason.Error // errors of the store are such, too
+	if err == nil || errors.As(err, &known) {
+		return err
 	}
 	if reason.Of(err) != "" {
 		return reason.From(err)
 	}
-	e, _ := errors.AsType[*shard.Error](err)
 	switch {
-	case e != nil && e.Code == shard.OutcomeUnknown:
-		return reason.New(codes.Unavailable, reason.OutcomeUnknown, nil, "whether it took effect is unknown: %v", err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return err
-	case e != nil && slices.Contains(passing, e.Code):
-		return reason.New(codes.Unavailable, reason.NotReady, nil, "the store is not ready: %v", err)
-	case e != nil && e.Code == shard.Overloaded:
-		return reason.New(codes.ResourceExhausted, reason.Overloaded, nil, "the store has too much to do: %v", err)
 	case errors.Is(err, errCorruptRow):
 		return reason.New(codes.DataLoss, reason.StorageFailed, nil, "%v", err)
 	}

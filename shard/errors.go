@@ -160,7 +160,7 @@ var codeTable = map[Code]codeInfo{
 	InvalidArguments:  {"INVALID_ARGUMENTS", reason.Internal, "the arguments are not what the function expects"},
 	StoreFailed:       {"STORE_FAILED", reason.StorageFailed, "the store has failed"},
 	StoreClosed:       {"STORE_CLOSED", reason.ShuttingDown, "the store is closed"},
-	OutcomeUnknown:    {"OUTCOME_UNKNOWN", reason.StorageFailed, "it is unknown whether the command took effect"},
+	OutcomeUnknown:    {"OUTCOME_UNKNOWN", reason.OutcomeUnknown, "it is unknown whether the command took effect"},
 	TransferIsOver:    {"TRANSFER_IS_OVER", reason.Internal, "that transfer of the bucket has ended"},
 	SplitIsInProgress: {"SPLIT_IS_IN_PROGRESS", reason.NotReady, "bucket_count is being doubled"},
 }

@@ -138,6 +138,9 @@ func (a *app) hint(e *reason.Error) string {
 
 // unreachable reports whether gRPC found nobody at the address.
 func unreachable(e *reason.Error) bool {
+	if e.Reason() != reason.NotReady && e.Reason() != reason.DeadlineExceeded {
+		return false // a server has said what it is
+	}
 	switch e.Code() {
 	case codes.Unavailable, codes.DeadlineExceeded:
 		return strings.Contains(e.Message(), "connection error") || strings.Contains(e.Message(), "name resolver error") ||

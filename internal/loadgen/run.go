@@ -18,7 +18,7 @@ const (
 	// callTimeout bounds one call to the server.
 	callTimeout = 30 * time.Second
 	// stallTimeout is how long a worker may see no task while some are missing.
-	stallTimeout = 30 * time.Second
+	stallTimeout = 60 * time.Second // a lost lease takes 30 s
 	// leaseTime of the tasks: longer than any stall, so that what is slow does
 	// not come twice.
 	leaseTime = 5 * time.Minute
