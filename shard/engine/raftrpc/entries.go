@@ -41,8 +41,10 @@ func split(req *raft.AppendEntriesRequest, send func(*v1.AppendEntriesRequest) e
 	msg := &v1.AppendEntriesRequest{
 		Term: req.Term, PreviousIndex: req.PrevLogEntry, PreviousTerm: req.PrevLogTerm, CommitIndex: req.LeaderCommitIndex,
 	}
+	var slab []v1.RaftEntry // one allocation for all
 	if n := len(req.Entries); n > 0 {
 		msg.Entries = make([]*v1.RaftEntry, 0, n)
+		slab = make([]v1.RaftEntry, n)
 	}
 	size := 0
 	flush := func() error {
@@ -51,13 +53,14 @@ func split(req *raft.AppendEntriesRequest, send func(*v1.AppendEntriesRequest) e
 		msg, size = &v1.AppendEntriesRequest{}, 0
 		return err
 	}
-	for _, l := range req.Entries {
+	for i, l := range req.Entries {
 		if size > 0 && size+int(entryBytes(l)) > messageBytes {
 			if err := flush(); err != nil {
 				return err
 			}
 		}
-		e := &v1.RaftEntry{Index: l.Index, Term: l.Term, Type: uint32(l.Type), Extensions: l.Extensions}
+		e := &slab[i]
+		e.Index, e.Term, e.Type, e.Extensions = l.Index, l.Term, uint32(l.Type), l.Extensions
 		if !l.AppendedAt.IsZero() {
 			e.AppendedAt = l.AppendedAt.UnixNano()
 		}

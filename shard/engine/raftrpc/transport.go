@@ -36,7 +36,8 @@ type Options struct {
 	// snapshot, before it is taken to be lost (default 30 s).
 	AppendTimeout time.Duration
 	// MaxInFlight and MaxInFlightBytes bound the requests with entries that are under way
-	// to one member (default 64 and 32 MiB; one request larger than that goes alone).
+	// to one member (default 4 and 32 MiB; one request larger than that goes alone). A member
+	// stores one after the other, so entries that wait here share a sync there.
 	MaxInFlight      int
 	MaxInFlightBytes int64
 	// MaxRequestBytes bounds one request with entries (default 256 MiB). It must have room
@@ -74,7 +75,7 @@ func (o *Options) setDefaults() error {
 		}
 	}
 	if o.MaxInFlight == 0 {
-		o.MaxInFlight = 64
+		o.MaxInFlight = 4
 	}
 	if o.MaxInFlightBytes == 0 {
 		o.MaxInFlightBytes = 32 << 20
