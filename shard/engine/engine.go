@@ -67,8 +67,9 @@ type Group interface {
 	// throughout; that needs the member to be reachable. When ctx ends before, the member
 	// may stay without a vote. At most MaxMembers, else InvalidConfig.
 	AddMember(ctx context.Context, m Member) error
-	// RemoveMember removes a member; it does nothing when there is none of that id. When
-	// it is the master itself, another one is elected. The last voter cannot be removed.
+	// RemoveMember removes a member; it does nothing when there is none of that id. The master
+	// does not remove itself while another member can take its place: it hands over and
+	// answers NonMaster with the new master, which removes it. The last voter cannot be removed.
 	RemoveMember(ctx context.Context, id string) error
 	// HandOver makes the member id the master, or the one that is most up to date when id
 	// is empty. Commands that come meanwhile wait, and are then refused with NonMaster and

@@ -271,7 +271,7 @@ func (e *Engine) awaitProgress(ctx context.Context, at *mastership, id string, i
 
 // RemoveMember implements engine.Group.
 func (e *Engine) RemoveMember(ctx context.Context, id string) error {
-	return e.asMaster(ctx, func(*mastership) error {
+	return e.asMaster(ctx, func(m *mastership) error {
 		found, otherVoters := false, 0
 		for _, s := range e.servers() {
 			if string(s.ID) == id {
@@ -285,6 +285,17 @@ func (e *Engine) RemoveMember(ctx context.Context, id string) error {
 		}
 		if otherVoters == 0 {
 			return &shard.Error{Code: shard.InvalidConfig, Reason: fmt.Sprintf("member %s is the last one with a vote", id)}
+		}
+		if id == e.id() {
+			// So nobody has to notice first that there is no master.
+			err := e.handOver(ctx, m, "")
+			if err == nil || e.lead.master.Load() != m {
+				return e.notMaster()
+			}
+			if ctx.Err() != nil {
+				return err
+			}
+			e.opts.Logger.Warn("the master removes itself, because no other member takes over", "error", err)
 		}
 		return e.await(ctx, e.raft.RemoveServer(raft.ServerID(id), 0, enqueue(ctx)))
 	})
