@@ -21,6 +21,9 @@ const (
 	// way: one is copied while another is handed over.
 	sendList  = 100
 	sendLists = 2
+	// What was cut short is sent again so often, at this pace.
+	sendTries = 5
+	sendPause = 500 * time.Millisecond
 	// progressTime is how often a long call says how far it is.
 	progressTime = 250 * time.Millisecond
 	// changeList bounds the buckets of one change of a replica set.
@@ -241,13 +244,16 @@ func (m *sending) run(ctx context.Context, buckets []shard.BucketID) error {
 			m.mu.Lock()
 			hopeless := m.hopeless
 			m.mu.Unlock()
-			failed := map[shard.BucketID]error{}
-			var err error
 			if hopeless {
+				failed := map[shard.BucketID]error{}
 				for _, b := range part {
 					failed[b] = m.first
 				}
-			} else if failed, err = m.s.router.SendBuckets(ctx, part, m.to); err != nil {
+				m.note(part, failed)
+				return nil
+			}
+			failed, err := m.sendList(ctx, part)
+			if err != nil {
 				return err
 			}
 			m.note(part, failed)
@@ -255,6 +261,64 @@ func (m *sending) run(ctx context.Context, buckets []shard.BucketID) error {
 		})
 	}
 	return g.Wait()
+}
+
+// sendList sends a list. What was cut short by the loss of a master is looked for, and sent again where it
+// has not arrived.
+func (m *sending) sendList(ctx context.Context, part []shard.BucketID) (map[shard.BucketID]error, error) {
+	failed, err := m.s.router.SendBuckets(ctx, part, m.to)
+	if err != nil {
+		return nil, err
+	}
+	for try := 0; try < sendTries && ctx.Err() == nil; try++ {
+		var again []shard.BucketID
+		for b, err := range failed {
+			if passes(err) {
+				again = append(again, b)
+			}
+		}
+		if len(again) == 0 {
+			break
+		}
+		select {
+		case <-time.After(sendPause):
+		case <-ctx.Done():
+			return failed, nil
+		}
+		p := m.s.look(ctx)
+		var rest []shard.BucketID
+		for _, b := range again {
+			if at, err := p.owner(b); err == nil && at.set == m.to && !at.moving() {
+				delete(failed, b) // it has arrived
+			} else {
+				rest = append(rest, b)
+			}
+		}
+		if len(rest) == 0 {
+			break
+		}
+		more, err := m.s.router.SendBuckets(ctx, rest, m.to)
+		if err != nil {
+			return nil, err
+		}
+		for _, b := range rest {
+			delete(failed, b)
+			if more[b] != nil {
+				failed[b] = more[b]
+			}
+		}
+	}
+	return failed, nil
+}
+
+// passes says that a move failed for a reason that is over soon, such as an election.
+func passes(err error) bool {
+	for _, code := range []shard.Code{shard.OutcomeUnknown, shard.NonMaster, shard.MissingMaster, shard.UnreachableMaster} {
+		if errors.Is(err, code) {
+			return true
+		}
+	}
+	return false
 }
 
 // note takes in what became of a list.

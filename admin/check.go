@@ -140,6 +140,8 @@ func (c *check) members(info router.Info) (found []*v1.StoreFinding) {
 func (c *check) member(set *router.ReplicaSetInfo, m *router.MemberInfo) *v1.StoreFinding {
 	f := &v1.StoreFinding{Severity: severityError, Kind: kindUnreachable, ReplicaSet: set.Name, Member: m.ID}
 	switch {
+	case m.Err != nil && !set.Belongs(m.ID):
+		return nil // it was taken out
 	case m.Err != nil:
 		f.Text = "it does not answer, so its rows cannot be checked: " + m.Err.Error()
 		f.Repair = "start its node; if that is lost for good, take it out with: switchyard shard remove-member " + set.Name + " " + m.ID

@@ -102,6 +102,9 @@ func replicaSetStatus(f *router.ReplicaSetInfo) *v1.ReplicaSetStatus {
 	}
 	for i := range f.Members {
 		m := &f.Members[i]
+		if m.Err != nil && !f.Belongs(m.ID) {
+			continue // it was taken out, or never was a member
+		}
 		r := &v1.ReplicaStatus{
 			Id: m.ID, Address: m.Address, Zone: m.Zone, State: memberState(f, m), Warning: m.Warning, Applied: m.Applied, Lag: m.Lag,
 		}

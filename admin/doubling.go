@@ -119,7 +119,7 @@ func (s *Service) FinishDoubling(ctx context.Context, req *v1.FinishDoublingRequ
 		count := d.GetBucketCount()
 		switch {
 		case d.GetPhase() == phaseSteady:
-			return nil, misconfigured("", fmt.Sprintf("bucket_count is %d and is not being doubled", count))
+			return nil, misconfigured("", "bucket_count is %d and is not being doubled", count)
 		case len(d.GetOldNodes()) > 0 && !req.GetForce():
 			return nil, &shard.Error{Code: shard.SplitIsInProgress, Reason: "there are " + d.GetWaitsFor()}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/switchyard-dev/switchyard/membership"
 	"github.com/switchyard-dev/switchyard/shard"
 	"github.com/switchyard-dev/switchyard/shard/router"
+	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
 func TestMembers_comeGoAndHandOver(t *testing.T) {
@@ -174,5 +175,76 @@ func TestAnotherCluster_isNamed(t *testing.T) {
 	}
 	if !said {
 		t.Errorf("no alert says so: %v", info.GetAlerts())
+	}
+}
+
+func TestMembers_oneThatWasTakenOutIsNotMissed(t *testing.T) {
+	c := newCluster(t, clusterOptions{Options: localsets.Options{Sets: []string{"a"}, Members: 3}})
+	ctx := testContext(t)
+	master, err := c.Master(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lost *localsets.Member
+	for _, m := range c.Members("a") {
+		// The first one's router is the one that is asked.
+		if m != master && m != c.Members("a")[0] {
+			lost = m
+		}
+	}
+	lost.Kill()
+	level := func() string {
+		info, err := c.client.DescribeStore(ctx, &v1.DescribeStoreRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.GetLevel()
+	}
+	eventually(t, "it is missed", func() bool { return level() == "orange" })
+	if _, err := c.client.RemoveReplica(ctx, &v1.RemoveReplicaRequest{ReplicaSet: "a", Node: lost.ID}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is not missed any more", func() bool { return level() == "green" })
+	info, err := c.client.DescribeStore(ctx, &v1.DescribeStoreRequest{})
+	if err != nil || len(info.GetReplicaSets()[0].GetMembers()) != 2 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if found, sum := c.check(t, &v1.CheckStoreRequest{}); !sum.GetOk() || len(found) != 0 {
+		t.Errorf("check: %v", found)
+	}
+}
+
+func TestMove_goesOnWhenTheSourceGetsANewMaster(t *testing.T) {
+	g := &gate{}
+	t.Cleanup(g.open)
+	c := newCluster(t, clusterOptions{Options: localsets.Options{
+		Sets: []string{"a", "b"}, Members: 3, Storage: func(o *storage.Options) { o.Link = gatedLink{o.Link, g} },
+	}})
+	ctx := testContext(t)
+	g.close()
+	type outcome struct {
+		last   *v1.MoveBucketsResponse
+		failed []*v1.BucketFailure
+		err    error
+	}
+	sent := make(chan outcome, 1)
+	go func() {
+		last, failed, err := c.send(t, "b", spans(1, 10))
+		sent <- outcome{last, failed, err}
+	}()
+	eventually(t, "the moves are under way", func() bool {
+		at, err := c.service.look(ctx).owner(10)
+		return err == nil && at.moving()
+	})
+	if _, err := c.client.ChangeMaster(ctx, &v1.ChangeMasterRequest{ReplicaSet: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	g.open()
+	o := <-sent
+	if o.err != nil || o.last.GetMoved() != 10 || len(o.failed) != 0 {
+		t.Errorf("%v, %v, %v", o.last, o.failed, o.err)
+	}
+	if n := c.owners(t); n["b"] != 10 {
+		t.Errorf("the sets have %v", n)
 	}
 }

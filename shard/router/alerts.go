@@ -59,7 +59,13 @@ func (i *inspector) set(f inspection) {
 
 // members takes in the members of a replica set, and returns how many answer.
 func (i *inspector) members(f inspection) (answering int) {
+	counted, size := 0, 0 // of the group
 	for _, m := range f.Members {
+		if f.Belongs(m.ID) {
+			size++
+		} else if m.Err != nil {
+			continue // its node was taken out, or is none of the group's yet
+		}
 		if errors.Is(m.Err, shard.InvalidConfig) {
 			i.alert(Red, shard.InvalidConfig, f.Name, "member %s is not of this cluster: %v", m.ID, m.Err)
 			continue
@@ -69,6 +75,9 @@ func (i *inspector) members(f inspection) (answering int) {
 			continue
 		}
 		answering++
+		if f.Belongs(m.ID) {
+			counted++
+		}
 		switch {
 		case m.State == engine.Failed && f.Master != "":
 			i.alert(Orange, shard.UnreachableReplica, f.Name, "the store of member %s has failed and must be looked after", m.ID)
@@ -82,12 +91,12 @@ func (i *inspector) members(f inspection) (answering int) {
 		}
 	}
 	i.nearest(f, answering)
-	if n := len(f.Members); n > 1 && answering > 0 && answering < n {
+	if n := max(size, len(f.Group)); n > 1 && counted > 0 && counted < n {
 		level := Yellow
-		if answering <= n/2+1 {
+		if counted <= n/2+1 {
 			level = Orange
 		}
-		i.alert(level, shard.LowRedundancy, f.Name, "%d of %d members answer; %d are needed to write", answering, n, n/2+1)
+		i.alert(level, shard.LowRedundancy, f.Name, "%d of %d members answer; %d are needed to write", counted, n, n/2+1)
 	}
 	return answering
 }
@@ -146,6 +155,9 @@ func (i *inspector) master(f inspection) {
 			i.owner[b] = f.Name
 			i.readOnly[b] = !state.CanWrite()
 		}
+	}
+	if f.SplitPhase != "" {
+		i.alert(Yellow, shard.SplitIsInProgress, f.Name, "bucket_count is being doubled (%s), and no bucket moves until that is finished; see: switchyard shard split status", f.SplitPhase)
 	}
 	stuck := 0
 	var first string

@@ -95,12 +95,24 @@ type ReplicaSetInfo struct {
 	Buckets map[shard.State]int
 	// Members are all of them.
 	Members []MemberInfo
+	// SplitPhase is "held" or "splitting" while bucket_count is doubled, else empty.
+	SplitPhase string
 	// Moves are the moves of buckets that its master looks after.
 	Moves []*v1.BucketMove
 	// Known are the replica sets that it has ever seen and that were not forgotten.
 	Known []string
 	// Group are its members as the group itself knows them, from whom Status is.
 	Group []*v1.StorageMember
+}
+
+// Belongs reports whether a member belongs to the group, as the master says; true when that is not
+// known. A node that waits to be added, or was taken out, does not.
+func (s *ReplicaSetInfo) Belongs(id string) bool {
+	has := func(id string) bool {
+		return slices.ContainsFunc(s.Group, func(m *v1.StorageMember) bool { return m.GetId() == id })
+	}
+	// A node by itself has another name in its group of one.
+	return !has(s.Master) || has(id)
 }
 
 // MemberInfo is the condition of one member.
@@ -200,6 +212,7 @@ func inspect(ctx context.Context, s *replicaSet) inspection {
 	out.ClusterID, out.Group = info.GetClusterId(), info.GetMembers()
 	out.Weight, out.Locked = info.GetWeight(), info.GetLocked()
 	out.Moves, out.Known = info.GetMoves(), info.GetKnownReplicaSets()
+	out.SplitPhase = info.GetSplitPhase()
 	out.Buckets = map[shard.State]int{}
 	for state, n := range info.GetBuckets() {
 		out.Buckets[shard.State(state)] = int(n)
