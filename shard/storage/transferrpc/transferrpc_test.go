@@ -71,21 +71,31 @@ func start(t testing.TB, members int, change func(*localsets.Options)) (*localse
 
 const bucket = shard.BucketID(5)
 
+// fill writes rows to the bucket. Each is written until that is certain.
 func fill(t testing.TB, r *router.Router, rows, size int) {
 	t.Helper()
-	eventually(t, "the bucket's place is known", func() bool { _, err := r.Route(bucket); return err == nil })
 	value := make([]byte, size)
-	var wg sync.WaitGroup
+	next := make(chan int, rows)
 	for i := range rows {
-		wg.Add(1)
-		r.CallRWAsync(bucket, storage.KVPut, storage.KVPutArgs(1, fmt.Appendf(nil, "row %d", i), value), func(_ []byte, err error) {
-			defer wg.Done()
-			if err != nil {
-				t.Error(err)
+		next <- i
+	}
+	close(next)
+	ctx := testContext(t)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range next {
+				if _, err := r.CallIdempotent(ctx, bucket, storage.KVPut, storage.KVPutArgs(1, fmt.Appendf(nil, "row %d", i), value)); err != nil {
+					t.Errorf("row %d: %v", i, err)
+					return
+				}
 			}
 		})
 	}
 	wg.Wait()
+	if n := count(t, r); n != rows {
+		t.Fatalf("%d rows are there after %d were written", n, rows)
+	}
 }
 
 // count is how many rows the bucket has.
@@ -199,6 +209,9 @@ func TestMove_fromThreeToThreeWithMasterChanges(t *testing.T) {
 		changed.Wait()
 		t.Logf("the move to %s took %d tries", move.to, tries)
 		l.more(t, "it is written after the move")
+		if n := count(t, r); n != 301 {
+			t.Fatalf("%d rows are there, want 301", n)
+		}
 	}
 	l.end()
 	if n := count(t, r); n != 301 {
