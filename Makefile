@@ -103,6 +103,12 @@ fuzz: ## Run every fuzz test for FUZZTIME
 bench: ## Go benchmarks of the packages (the comparison with others: bench/README.md)
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
+.PHONY: bench-moves
+bench-moves: ## What moves cost those who use the bucket, and what happens when members die meanwhile
+	$(GO) run ./internal/movebench
+	$(GO) run ./internal/movebench -beside -mib 1024
+	$(GO) run ./internal/movebench -trouble -mib 100 -runs 1
+
 .PHONY: bench-rebalance
 bench-rebalance: ## How long an added replica set takes to fill, and what traffic notices of it
 	$(GO) run ./internal/rebalbench
