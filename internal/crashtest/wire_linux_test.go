@@ -18,7 +18,8 @@ import (
 // by whose process has the other end of the connection, so the wire between any two nodes can be
 // cut, in one direction too.
 type wires struct {
-	t *testing.T
+	t      *testing.T
+	fronts []net.Listener
 
 	mu    sync.Mutex
 	pids  map[int]string // of the nodes that run
@@ -34,7 +35,15 @@ type line struct {
 }
 
 func newWires(t *testing.T) *wires {
-	return &wires{t: t, pids: map[int]string{}, cuts: map[[2]string]int{}, lines: map[*line]struct{}{}}
+	w := &wires{t: t, pids: map[int]string{}, cuts: map[[2]string]int{}, lines: map[*line]struct{}{}}
+	t.Cleanup(func() {
+		for _, l := range w.fronts {
+			l.Close()
+		}
+		w.breakIf(func(*line) bool { return true })
+		w.done.Wait()
+	})
+	return w
 }
 
 // front makes a proxy in front of a node's port and returns its address.
@@ -44,11 +53,7 @@ func (w *wires) front(node, port string) string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.t.Cleanup(func() {
-		l.Close()
-		w.breakIf(func(x *line) bool { return x.to == node })
-		w.done.Wait()
-	})
+	w.fronts = append(w.fronts, l)
 	w.done.Go(func() {
 		for {
 			c, err := l.Accept()
