@@ -2,6 +2,7 @@ package raftengine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -106,6 +107,9 @@ func (e *Engine) runRounds() {
 	}
 }
 
+// widenAfter is how long a round waits for those it asked first.
+const widenAfter = 3 * time.Millisecond
+
 // confirm asks the other voters until a majority has said, to a question asked now, that
 // this member is the master.
 func (e *Engine) confirm() error {
@@ -119,28 +123,52 @@ func (e *Engine) confirm() error {
 	defer patience.Stop()
 	ask := time.NewTicker(max(e.opts.HeartbeatTimeout/4, time.Millisecond))
 	defer ask.Stop()
+	// As many as are needed are asked first, those who were heard last, and soon all.
+	widen := time.NewTimer(widenAfter)
+	defer widen.Stop()
+	wide := false
 	asking := make(map[raft.ServerID]chan struct{})
 	for {
 		changed := t.Changed()
-		servers := e.raft.GetConfiguration().Configuration().Servers
-		voters, agree := 0, 0
-		for _, s := range servers {
+		var others []raft.Server
+		voters, agree, asked := 0, 0, 0
+		for _, s := range e.servers() {
 			if s.Suffrage != raft.Voter {
 				continue
 			}
 			voters++
 			if string(s.ID) == e.id() || t.Confirmed(string(s.ID), m.term) > from {
 				agree++
-			} else if c := asking[s.ID]; c == nil || isClosed(c) {
-				c = make(chan struct{})
-				asking[s.ID] = c
-				e.background.Add(1)
-				go func() {
-					defer e.background.Done()
-					defer close(c)
-					_ = t.Heartbeat(string(s.ID), string(s.Address), m.term)
-				}()
+				continue
 			}
+			others = append(others, s)
+			if c := asking[s.ID]; c != nil && !isClosed(c) {
+				asked++
+			}
+		}
+		if agree <= voters/2 {
+			slices.SortStableFunc(others, func(a, b raft.Server) int {
+				_, ca := t.Progress(string(a.ID), m.term)
+				_, cb := t.Progress(string(b.ID), m.term)
+				return cb.Compare(ca)
+			})
+		}
+		for _, s := range others {
+			if agree > voters/2 || !wide && agree+asked > voters/2 {
+				break
+			}
+			if c := asking[s.ID]; c != nil && !isClosed(c) {
+				continue
+			}
+			c := make(chan struct{})
+			asking[s.ID] = c
+			asked++
+			e.background.Add(1)
+			go func() {
+				defer e.background.Done()
+				defer close(c)
+				_ = t.Heartbeat(string(s.ID), string(s.Address), m.term)
+			}()
 		}
 		if agree > voters/2 {
 			if e.lead.master.Load() != m {
@@ -151,6 +179,8 @@ func (e *Engine) confirm() error {
 		select {
 		case <-changed:
 		case <-ask.C: // those who failed to answer are asked again
+		case <-widen.C:
+			wide = true
 		case <-m.lost:
 			return e.notMaster()
 		case <-e.stop:
