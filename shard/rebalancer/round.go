@@ -236,7 +236,7 @@ func (r *Rebalancer) carryOut(ctx context.Context, changed <-chan struct{}, s *s
 // set at the same time.
 func passing(err error) bool {
 	for _, code := range [...]shard.Code{shard.TransferIsInProgress, shard.BucketIsPinned, shard.WrongBucket, shard.ReplicaSetIsLocked,
-		shard.StorageIsReferenced, shard.TooManyReceiving, shard.TransferIsOver, shard.NonMaster} {
+		shard.StorageIsReferenced, shard.TooManyReceiving, shard.TransferIsOver, shard.NonMaster, shard.SplitIsInProgress} {
 		if errors.Is(err, code) {
 			return true
 		}

@@ -333,7 +333,7 @@ func (s *Storage) applySplitPhase(tx *Tx, args []byte) error {
 	s.table.mu.Unlock()
 	if order == splitFinish {
 		s.splits.mu.Lock()
-		s.splits.cursors = nil
+		s.splits.cursors, s.splits.urgent = nil, nil
 		s.splits.mu.Unlock()
 		if s.opts.BucketCount == count {
 			s.opts.Logger.Error("bucket_count has been doubled, and this node has not heard of it: set the new one and restart it", "replica_set", s.opts.ReplicaSet, "bucket_count", next.count)
