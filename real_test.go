@@ -371,9 +371,10 @@ func TestReal_queues(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if described, err = queues.Describe(ctx, "q"); err != nil || len(described.Pollers) != 1 || described.Pollers[0].Identity != "somebody" {
-		t.Errorf("%+v, %v", described, err)
-	}
+	eventually(t, "its polls are over at the server too", func() bool {
+		described, err = queues.Describe(ctx, "q")
+		return err == nil && len(described.Pollers) == 1 && described.Pollers[0].Identity == "somebody" && described.Pollers[0].Waiting == 0
+	})
 	dead := 0
 	for task, err := range queues.DeadTasks(ctx, "q") {
 		if err != nil {

@@ -39,4 +39,5 @@ type Backend interface {
 	PurgeQueue(context.Context, *v1.PurgeQueueRequest) (*v1.PurgeQueueResponse, error)
 	ListDeadTasks(context.Context, *v1.ListDeadTasksRequest) (*v1.ListDeadTasksResponse, error)
 	RedriveDeadTasks(context.Context, *v1.RedriveDeadTasksRequest) (*v1.RedriveDeadTasksResponse, error)
+	EndWorkerPolls(context.Context, *v1.EndWorkerPollsRequest) (*v1.EndWorkerPollsResponse, error)
 }

@@ -31,6 +31,7 @@ const (
 	mPurgeQueue
 	mListDeadTasks
 	mRedriveDeadTasks
+	mEndWorkerPolls
 	mCall
 	methodCount
 )
@@ -39,7 +40,7 @@ var methodNames = [methodCount]string{
 	"AddTasks", "PollTasks", "CompleteTasks", "FailTasks", "ExtendLeases", "ReleaseTasks",
 	"PollCalls", "AnswerCalls", "GetTask", "CancelTask",
 	"CreateQueue", "UpdateQueue", "DeleteQueue", "ListQueues", "DescribeQueue", "PauseQueue", "ResumeQueue",
-	"PurgeQueue", "ListDeadTasks", "RedriveDeadTasks", "Call",
+	"PurgeQueue", "ListDeadTasks", "RedriveDeadTasks", "EndWorkerPolls", "Call",
 }
 
 // metrics counts and times calls. What a successful call touches is resolved

@@ -107,3 +107,16 @@ func (f *Frontend) RedriveDeadTasks(ctx context.Context, req *v1.RedriveDeadTask
 		return nil
 	})
 }
+
+// EndWorkerPolls implements v1.QueueServiceServer.
+func (f *Frontend) EndWorkerPolls(ctx context.Context, req *v1.EndWorkerPollsRequest) (*v1.EndWorkerPollsResponse, error) {
+	return serve(ctx, f, mEndWorkerPolls, req, f.backend.EndWorkerPolls, func() error {
+		if err := f.limits.address(&req.Namespace, req.Queue); err != nil {
+			return err
+		}
+		if req.Identity == "" {
+			return invalid(reason.InvalidIdentity, "identity", "the identity is missing: say whose polls are to end")
+		}
+		return f.limits.checkIdentity(req.Identity)
+	})
+}

@@ -126,9 +126,17 @@ func (e *Engine) PartitionPollCalls(ctx context.Context, preq *v1.PartitionPollC
 	}
 	wait := req.GetWait().AsDuration()
 	end := time.Now().Add(wait)
-	for {
+	for first := true; ; first = false {
+		e.polls.mu.Lock()
+		err := e.polls.refused(id, req.GetIdentity())
+		e.polls.mu.Unlock()
+		if err != nil && first {
+			return nil, err
+		} else if err != nil { // it was ended where it was lent to
+			return &v1.PartitionPollCallsResponse{Response: nonNil(nil)}, nil
+		}
 		left := time.Until(end)
-		p, lend, err := e.calls.poll(id, max(int(req.GetMaxCalls()), 1), left > 0, e.options.Limits.WaitingPolls)
+		p, lend, err := e.calls.poll(id, req.GetIdentity(), max(int(req.GetMaxCalls()), 1), left > 0, e.options.Limits.WaitingPolls)
 		if err != nil {
 			return nil, err
 		}

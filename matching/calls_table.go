@@ -3,6 +3,7 @@ package matching
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,11 +30,13 @@ type waitingCall struct {
 
 // callPoll is a poll for calls.
 type callPoll struct {
-	max   int
-	done  chan struct{}
-	calls []*waitingCall
-	over  bool
-	err   error
+	max      int
+	identity string
+	ended    bool // with its worker
+	done     chan struct{}
+	calls    []*waitingCall
+	over     bool
+	err      error
 }
 
 // callLine is what waits at one partition.
@@ -214,7 +217,7 @@ func (t *callTable) drop(id PartitionID, err error) {
 }
 
 // poll queues a poll for calls, or says that it should be lent to the parent.
-func (t *callTable) poll(id PartitionID, most int, mayWait bool, limit int) (p *callPoll, lend bool, err error) {
+func (t *callTable) poll(id PartitionID, identity string, most int, mayWait bool, limit int) (p *callPoll, lend bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopping {
@@ -229,7 +232,7 @@ func (t *callTable) poll(id PartitionID, most int, mayWait bool, limit int) (p *
 		l.lent = true
 		return nil, true, nil
 	}
-	p = &callPoll{max: most, done: make(chan struct{})}
+	p = &callPoll{max: most, identity: identity, done: make(chan struct{})}
 	l.polls = append(l.polls, p)
 	t.match(id, l)
 	if !mayWait {
@@ -270,18 +273,37 @@ func (t *callTable) wait(ctx context.Context, id PartitionID, p *callPoll, d tim
 		t.endPoll(l, p)
 		t.tidy(id, l)
 	}
-	calls, err := p.calls, p.err
+	calls, err, ended := p.calls, p.err, p.ended
 	t.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
 		t.putBack(id, calls)
 		return false, ctx.Err()
-	case len(calls) > 0 || over || d <= 0:
+	case len(calls) > 0 || over || d <= 0 || ended:
 		return false, nil
 	case err != nil:
 		return false, err
 	}
 	return true, nil
+}
+
+// endPolls ends a worker's polls at one partition and returns how many.
+func (t *callTable) endPolls(id PartitionID, identity string) (n int32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.lines[id]
+	if l == nil {
+		return 0
+	}
+	for _, p := range slices.Clone(l.polls) {
+		if p.identity == identity {
+			p.ended = true
+			t.endPoll(l, p)
+			n++
+		}
+	}
+	t.tidy(id, l)
+	return n
 }
 
 // tooLate is why a call ends whose time is over.

@@ -33,7 +33,7 @@ const (
 )
 
 // rowCounts are the counts that a queue's row says: managed ones if there are any.
-func rowCounts(q *v1.Queue) *v1.PartitionCounts {
+func rowCounts(q *v1.StoredQueue) *v1.PartitionCounts {
 	if managed(q) {
 		if c, err := scaling.DecodeCounts(q.GetScalingState()); err == nil && c.Managed() {
 			return countsProto(c, c.Version)

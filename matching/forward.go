@@ -224,11 +224,8 @@ func (t *pollTable) newID() string {
 func (t *pollTable) begin(id string, o *owner, p *pollCall) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.workers) > 0 {
-		if until, ok := t.workers[workerKey(o.id, p.identity)]; ok && time.Now().Before(until) {
-			return reason.New(codes.FailedPrecondition, reason.WorkerCancelled, map[string]string{"queue": o.id.Queue},
-				"the polls of worker %q were cancelled a moment ago", p.identity)
-		}
+	if err := t.refused(o.id, p.identity); err != nil {
+		return err
 	}
 	if id == "" {
 		return nil
@@ -238,6 +235,17 @@ func (t *pollTable) begin(id string, o *owner, p *pollCall) error {
 		p.noWait = true
 	}
 	t.byID[id] = waitingPoll{o, p}
+	return nil
+}
+
+// refused says that a worker's polls were cancelled a moment ago. The caller holds the lock.
+func (t *pollTable) refused(id PartitionID, identity string) error {
+	if len(t.workers) > 0 {
+		if until, ok := t.workers[workerKey(id, identity)]; ok && time.Now().Before(until) {
+			return reason.New(codes.FailedPrecondition, reason.WorkerCancelled, map[string]string{"queue": id.Queue},
+				"the polls of worker %q were cancelled a moment ago", identity)
+		}
+	}
 	return nil
 }
 
@@ -298,29 +306,30 @@ func workerKey(id PartitionID, identity string) string {
 
 // CancelWorkerPolls implements v1.MatchingServiceServer.
 func (e *Engine) CancelWorkerPolls(ctx context.Context, req *v1.CancelWorkerPollsRequest) (*v1.CancelWorkerPollsResponse, error) {
-	id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Number: req.GetPartition()}
+	id := PartitionID{Namespace: req.GetNamespace(), Queue: req.GetQueue(), Number: req.GetPartition(), Sticky: req.GetStickyWorker()}
 	if err := checkNumber(id.Number); err != nil {
 		return nil, err
 	}
+	calls := e.calls.endPolls(id, req.GetIdentity())
 	e.polls.mu.Lock()
 	sweep(e.polls.workers, tableLimit)
 	e.polls.workers[workerKey(id, req.GetIdentity())] = time.Now().Add(refuseTime)
 	e.polls.mu.Unlock()
 	o := e.present(id)
 	if o == nil {
-		return &v1.CancelWorkerPollsResponse{}, nil
+		return &v1.CancelWorkerPollsResponse{Cancelled: calls}, nil
 	}
 	c := &cancelWorker{identity: req.GetIdentity()}
 	c.init()
 	if err := o.submit(c, false); err != nil {
-		return &v1.CancelWorkerPollsResponse{}, nil // a stopping owner ends all polls
+		return &v1.CancelWorkerPollsResponse{Cancelled: calls}, nil // a stopping owner ends all polls
 	}
 	select {
 	case <-c.done:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return &v1.CancelWorkerPollsResponse{Cancelled: int32(c.n)}, c.err
+	return &v1.CancelWorkerPollsResponse{Cancelled: int32(c.n) + calls}, c.err
 }
 
 // cancelWorker ends all waiting polls of one worker.

@@ -193,12 +193,12 @@ func (e *Engine) loadCore(ctx context.Context, o *owner, uid uint64, rng *rand.R
 
 // queueToLoad reads the row of a partition's queue, and refuses partitions that the
 // queue does not have before anything is written for them.
-func (e *Engine) queueToLoad(ctx context.Context, id PartitionID, why loading) (*v1.Queue, error) {
+func (e *Engine) queueToLoad(ctx context.Context, id PartitionID, why loading) (*v1.StoredQueue, error) {
 	q, err := e.getQueue(ctx, id.Namespace, id.Queue)
 	if reason.Of(err) == reason.QueueNotFound {
 		switch {
 		case why == loadDrop:
-			return &v1.Queue{}, nil
+			return &v1.StoredQueue{}, nil
 		case why == loadCreate && e.autoCreate:
 			q, err = e.createQueue(ctx, id.Namespace, id.Queue, nil)
 			if reason.Of(err) == reason.QueueAlreadyExists {
@@ -221,8 +221,9 @@ func (e *Engine) queueToLoad(ctx context.Context, id PartitionID, why loading) (
 }
 
 // setCounts takes the counts over from a queue's row.
-func (o *owner) setCounts(q *v1.Queue) {
+func (o *owner) setCounts(q *v1.StoredQueue) {
 	if o.id.Sticky == "" {
+		o.past.Store(pastOf(q))
 		o.learnCounts(rowCounts(q))
 	}
 }

@@ -308,7 +308,7 @@ func benchMatch(b *testing.B, what string, n int) {
 	limits := Limits{WindowTasks: 300_000, WindowBytes: 1 << 30, WaitingPolls: 200_000, FairnessKeys: 200_000}
 	meta := newMeta(1)
 	now := time.Now().UnixNano()
-	c := newCore(now, now, root("n", "q"), settingsOf(&v1.Queue{}), limits, rand.New(rand.NewPCG(1, 1)), loaded{meta: meta, scheduleEmpty: true})
+	c := newCore(now, now, root("n", "q"), settingsOf(&v1.StoredQueue{}), limits, rand.New(rand.NewPCG(1, 1)), loaded{meta: meta, scheduleEmpty: true})
 	c.fwd.init(c, c.id, Forwarding{Off: true})
 	if what == "both" {
 		c.configure(settings{leaseTime: time.Minute, maxAttempts: 1, fairness: fairness{keyLimit: ptr(0.0), keys: map[string]keySetting{"": {limit: ptr(1e9)}}}}, 1)

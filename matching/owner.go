@@ -45,6 +45,7 @@ type owner struct {
 	// decides them.
 	counts atomic.Pointer[v1.PartitionCounts]
 	scaler atomic.Pointer[scaler]
+	past   atomic.Pointer[pastCounts] // nil for none
 	// countsAt is when the partition last looked for newer counts; steady clock.
 	countsAt    atomic.Int64
 	waiting     atomic.Int64 // polls that wait, here or elsewhere

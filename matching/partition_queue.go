@@ -51,7 +51,7 @@ func (e *Engine) ConfigurePartition(ctx context.Context, req *v1.ConfigurePartit
 }
 
 // configure takes over a queue's row.
-func (o *owner) configure(q *v1.Queue) {
+func (o *owner) configure(q *v1.StoredQueue) {
 	s := settingsOf(q)
 	o.settings.Store(&s)
 	o.setCounts(q)

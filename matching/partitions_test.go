@@ -370,9 +370,33 @@ func TestPoll_of_a_worker_is_cancelled_in_all_partitions_and_refused_for_a_while
 		}
 		return n == 9
 	})
-	n, err := f.CancelWorkerPollsOf(f.ctx, "default", "q", "test")
+	for range 2 {
+		wg.Go(func() {
+			resp, err := f.PollCalls(f.ctx, &v1.PollCallsRequest{Namespace: "default", Queue: "q", Identity: "test", Wait: durationpb.New(50 * time.Second)})
+			if err != nil || len(resp.GetCalls()) > 0 {
+				t.Errorf("poll for calls: %v, %v", resp, err)
+			}
+		})
+	}
+	wg.Go(func() {
+		resp, err := f.PollTasks(f.ctx, stickyPoll("q", "mine", 50*time.Second))
+		if err != nil || len(resp.GetTasks()) > 0 {
+			t.Errorf("sticky poll: %v, %v", resp, err)
+		}
+	})
+	eventually(t, "the sticky poll and those for calls wait", func() bool {
+		o := f.present(PartitionID{Namespace: "default", Queue: "q", Sticky: "mine"})
+		f.calls.mu.Lock()
+		defer f.calls.mu.Unlock()
+		polls := 0
+		for _, l := range f.calls.lines {
+			polls += len(l.polls)
+		}
+		return o != nil && o.waiting.Load() == 1 && polls == 2
+	})
+	resp, err := f.EndWorkerPolls(f.ctx, &v1.EndWorkerPollsRequest{Namespace: "default", Queue: "q", Identity: "test"})
 	require.NoError(t, err)
-	require.EqualValues(t, 8, n)
+	require.EqualValues(t, 11, resp.GetEnded())
 	wg.Wait()
 	_, err = f.PollTasks(f.ctx, pollRequest("q", 1, time.Second))
 	require.Equal(t, reason.WorkerCancelled, reason.Of(err))

@@ -15,17 +15,17 @@ import (
 	"github.com/switchyard-dev/switchyard/shard/storage"
 )
 
-// A queue's row is a version byte and a switchyard.v1.Queue.
+// A queue's row is a version byte and a switchyard.v1.StoredQueue.
 
-func encodeQueue(q *v1.Queue) ([]byte, error) {
+func encodeQueue(q *v1.StoredQueue) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.MarshalAppend([]byte{rowVersion}, q)
 }
 
-func decodeQueue(row []byte) (*v1.Queue, error) {
+func decodeQueue(row []byte) (*v1.StoredQueue, error) {
 	if len(row) == 0 || row[0] != rowVersion {
 		return nil, corrupt("queue")
 	}
-	q := &v1.Queue{}
+	q := &v1.StoredQueue{}
 	if err := proto.Unmarshal(row[1:], q); err != nil {
 		return nil, fmt.Errorf("%w: %w", corrupt("queue"), err)
 	}
@@ -41,13 +41,13 @@ func queueNotFound(queue string) error {
 }
 
 // getQueue reads a queue's row.
-func (q *Queues) getQueue(ctx context.Context, namespace, queue string) (row *v1.Queue, err error) {
+func (q *Queues) getQueue(ctx context.Context, namespace, queue string) (row *v1.StoredQueue, err error) {
 	row, _, err = q.getQueueRow(ctx, namespace, queue)
 	return row, err
 }
 
 // getQueueRow also returns the row as it is stored.
-func (q *Queues) getQueueRow(ctx context.Context, namespace, queue string) (decoded *v1.Queue, stored []byte, err error) {
+func (q *Queues) getQueueRow(ctx context.Context, namespace, queue string) (decoded *v1.StoredQueue, stored []byte, err error) {
 	err = q.router.View(ctx, q.namespaceBucket(namespace), router.CallMR, func(v *storage.View) error {
 		row, ok, err := v.Get(spaceQueues, queueKey(namespace, queue))
 		if err != nil {
@@ -64,7 +64,7 @@ func (q *Queues) getQueueRow(ctx context.Context, namespace, queue string) (deco
 }
 
 // callQueue runs one of the functions on queue rows.
-func (q *Queues) callQueue(ctx context.Context, fn string, queue *v1.Queue) error {
+func (q *Queues) callQueue(ctx context.Context, fn string, queue *v1.StoredQueue) error {
 	row, err := encodeQueue(queue)
 	if err != nil {
 		return err
@@ -73,13 +73,13 @@ func (q *Queues) callQueue(ctx context.Context, fn string, queue *v1.Queue) erro
 	return err
 }
 
-func (q *Queues) callQueueRow(ctx context.Context, fn string, queue *v1.Queue, row []byte) ([]byte, error) {
+func (q *Queues) callQueueRow(ctx context.Context, fn string, queue *v1.StoredQueue, row []byte) ([]byte, error) {
 	args := queueArgs(namespaceHash(queue.GetNamespace()), queueKey(queue.GetNamespace(), queue.GetName()), row)
 	result, err := q.router.Call(ctx, q.namespaceBucket(queue.GetNamespace()), router.CallRW, fn, args)
 	return result, q.storeError(err)
 }
 
-func (q *Queues) createQueue(ctx context.Context, namespace, queue string, c *v1.QueueConfig) (*v1.Queue, error) {
+func (q *Queues) createQueue(ctx context.Context, namespace, queue string, c *v1.QueueConfig) (*v1.StoredQueue, error) {
 	now := timestamp(q.now())
 	if c == nil {
 		c = &v1.QueueConfig{}
@@ -88,7 +88,7 @@ func (q *Queues) createQueue(ctx context.Context, namespace, queue string, c *v1
 	if n == 0 {
 		n = int32(q.partitions)
 	}
-	row := &v1.Queue{Namespace: namespace, Name: queue, Config: c, CreatedAt: now, UpdatedAt: now, WritePartitions: n, ReadPartitions: n}
+	row := &v1.StoredQueue{Namespace: namespace, Name: queue, Config: c, CreatedAt: now, UpdatedAt: now, WritePartitions: n, ReadPartitions: n}
 	if err := q.callQueue(ctx, fnQueueCreate, row); err != nil {
 		if reason.Of(err) == reason.QueueAlreadyExists {
 			err = reason.New(codes.AlreadyExists, reason.QueueAlreadyExists, map[string]string{"queue": queue}, "queue %q exists already", queue)
@@ -101,7 +101,7 @@ func (q *Queues) createQueue(ctx context.Context, namespace, queue string, c *v1
 // changeQueue reads a queue's row, lets change alter it, writes it back unless
 // somebody else changed it meanwhile (then it starts again), and tells the queue's
 // partitions.
-func (q *Queues) changeQueue(ctx context.Context, namespace, queue string, change func(*v1.Queue) error) (*v1.Queue, error) {
+func (q *Queues) changeQueue(ctx context.Context, namespace, queue string, change func(*v1.StoredQueue) error) (*v1.StoredQueue, error) {
 	for {
 		row, stored, err := q.getQueueRow(ctx, namespace, queue)
 		if err != nil {

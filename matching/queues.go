@@ -78,11 +78,19 @@ func checkPartitions(n int32) error {
 	return nil
 }
 
+// public is a queue's row as clients see it.
+func public(row *v1.StoredQueue) *v1.Queue {
+	return &v1.Queue{Namespace: row.GetNamespace(), Name: row.GetName(), Config: row.GetConfig(), Paused: row.GetPaused(),
+		CreatedAt: row.GetCreatedAt(), UpdatedAt: row.GetUpdatedAt(), WritePartitions: row.GetWritePartitions(),
+		ReadPartitions: row.GetReadPartitions(), Deleting: row.GetDeleting()}
+}
+
 // setPartitions follows a change of the configured number. More partitions are
 // there at once; fewer are added to at once, and polled until the others are empty.
-func setPartitions(q *v1.Queue) {
-	if n := q.GetConfig().GetPartitions(); n > 0 && !managed(q) {
-		q.WritePartitions, q.ReadPartitions = n, max(n, q.GetReadPartitions())
+func (q *Queues) setPartitions(row *v1.StoredQueue) {
+	if n := row.GetConfig().GetPartitions(); n > 0 && !managed(row) {
+		setWritePartitions(row, n, q.now())
+		row.ReadPartitions = max(n, row.GetReadPartitions())
 	}
 }
 
@@ -98,12 +106,12 @@ func (q *Queues) CreateQueue(ctx context.Context, req *v1.CreateQueueRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return &v1.CreateQueueResponse{Queue: row}, nil
+	return &v1.CreateQueueResponse{Queue: public(row)}, nil
 }
 
 // UpdateQueue changes a queue's configuration; see QueueService.
 func (q *Queues) UpdateQueue(ctx context.Context, req *v1.UpdateQueueRequest) (*v1.UpdateQueueResponse, error) {
-	row, err := q.changeQueue(ctx, req.GetNamespace(), req.GetQueue(), func(q *v1.Queue) error {
+	row, err := q.changeQueue(ctx, req.GetNamespace(), req.GetQueue(), func(row *v1.StoredQueue) error {
 		c := req.GetConfig()
 		if c == nil {
 			c = &v1.QueueConfig{}
@@ -115,25 +123,25 @@ func (q *Queues) UpdateQueue(ctx context.Context, req *v1.UpdateQueueRequest) (*
 			return err
 		}
 		if len(req.GetUpdateMask().GetPaths()) == 0 {
-			q.Config = proto.CloneOf(c)
-			setPartitions(q)
+			row.Config = proto.CloneOf(c)
+			q.setPartitions(row)
 			return nil
 		}
-		if q.Config == nil {
-			q.Config = &v1.QueueConfig{}
+		if row.Config == nil {
+			row.Config = &v1.QueueConfig{}
 		}
 		for _, path := range req.GetUpdateMask().GetPaths() {
-			if err := updatePath(q.Config, c, path); err != nil {
+			if err := updatePath(row.Config, c, path); err != nil {
 				return err
 			}
 		}
-		setPartitions(q)
+		q.setPartitions(row)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &v1.UpdateQueueResponse{Queue: row}, nil
+	return &v1.UpdateQueueResponse{Queue: public(row)}, nil
 }
 
 // updatePath copies one field.
@@ -176,20 +184,20 @@ func updatePath(to, from *v1.QueueConfig, path string) error {
 
 // PauseQueue stops handing out tasks; see QueueService.
 func (q *Queues) PauseQueue(ctx context.Context, req *v1.PauseQueueRequest) (*v1.PauseQueueResponse, error) {
-	row, err := q.changeQueue(ctx, req.GetNamespace(), req.GetQueue(), func(q *v1.Queue) error { q.Paused = true; return nil })
+	row, err := q.changeQueue(ctx, req.GetNamespace(), req.GetQueue(), func(q *v1.StoredQueue) error { q.Paused = true; return nil })
 	if err != nil {
 		return nil, err
 	}
-	return &v1.PauseQueueResponse{Queue: row}, nil
+	return &v1.PauseQueueResponse{Queue: public(row)}, nil
 }
 
 // ResumeQueue hands out tasks again; see QueueService.
 func (q *Queues) ResumeQueue(ctx context.Context, req *v1.ResumeQueueRequest) (*v1.ResumeQueueResponse, error) {
-	row, err := q.changeQueue(ctx, req.GetNamespace(), req.GetQueue(), func(q *v1.Queue) error { q.Paused = false; return nil })
+	row, err := q.changeQueue(ctx, req.GetNamespace(), req.GetQueue(), func(q *v1.StoredQueue) error { q.Paused = false; return nil })
 	if err != nil {
 		return nil, err
 	}
-	return &v1.ResumeQueueResponse{Queue: row}, nil
+	return &v1.ResumeQueueResponse{Queue: public(row)}, nil
 }
 
 // ListQueues lists a namespace's queues by name; see QueueService.
@@ -200,24 +208,25 @@ func (q *Queues) ListQueues(ctx context.Context, req *v1.ListQueuesRequest) (*v1
 	}
 	ns := req.GetNamespace()
 	resp := &v1.ListQueuesResponse{}
+	var rows []*v1.StoredQueue
 	err = q.router.View(ctx, q.namespaceBucket(ns), router.CallMR, func(v *storage.View) error {
-		resp.Queues, resp.NextPageToken = nil, "" // a view may run again
+		rows, resp.NextPageToken = nil, "" // a view may run again
 		from := queueKey(ns, string(after))
 		if len(after) > 0 {
 			from = append(from, 0)
 		}
 		var bad error
 		err := v.Scan(spaceQueues, from, append([]byte(ns), 1), false, func(_, value []byte) bool {
-			if len(resp.Queues) >= int(req.GetPageSize()) {
-				last := resp.Queues[len(resp.Queues)-1].GetQueue().GetName()
+			if len(rows) >= int(req.GetPageSize()) {
+				last := rows[len(rows)-1].GetName()
 				resp.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(last))
 				return false
 			}
-			var row *v1.Queue
+			var row *v1.StoredQueue
 			if row, bad = decodeQueue(value); bad != nil {
 				return false
 			}
-			resp.Queues = append(resp.Queues, &v1.ListQueuesResponse_Entry{Queue: row})
+			rows = append(rows, row)
 			return true
 		})
 		if err == nil {
@@ -230,9 +239,11 @@ func (q *Queues) ListQueues(ctx context.Context, req *v1.ListQueuesRequest) (*v1
 	}
 	var g errgroup.Group
 	g.SetLimit(fanOut)
-	for _, entry := range resp.GetQueues() {
+	for _, row := range rows {
+		entry := &v1.ListQueuesResponse_Entry{Queue: public(row)}
+		resp.Queues = append(resp.Queues, entry)
 		g.Go(func() error {
-			all, err := q.describePartitions(ctx, entry.GetQueue(), false)
+			all, err := q.describePartitions(ctx, row, false)
 			entry.Counts = mergeCounts(all)
 			return err
 		})

@@ -80,7 +80,7 @@ func each(ctx context.Context, n int32, fn func(ctx context.Context, n int32) er
 
 // configure tells a queue's partitions in memory that its row has changed. One that
 // cannot be told finds out by itself a little later.
-func (q *Queues) configure(ctx context.Context, row *v1.Queue) {
+func (q *Queues) configure(ctx context.Context, row *v1.StoredQueue) {
 	_ = each(ctx, rowCounts(row).GetRead(), func(ctx context.Context, n int32) error {
 		id := PartitionID{Namespace: row.GetNamespace(), Queue: row.GetName(), Number: n}
 		peer, _, err := q.peers.Owner(id)
@@ -96,7 +96,7 @@ func (q *Queues) configure(ctx context.Context, row *v1.Queue) {
 
 // describePartitions asks all partitions of a queue how they are; those that are not
 // in memory are read from the store. With load, the root is loaded.
-func (q *Queues) describePartitions(ctx context.Context, row *v1.Queue, load bool) ([]*v1.DescribePartitionResponse, error) {
+func (q *Queues) describePartitions(ctx context.Context, row *v1.StoredQueue, load bool) ([]*v1.DescribePartitionResponse, error) {
 	all := make([]*v1.DescribePartitionResponse, rowCounts(row).GetRead())
 	err := each(ctx, int32(len(all)), func(ctx context.Context, n int32) error {
 		id := PartitionID{Namespace: row.GetNamespace(), Queue: row.GetName(), Number: n}
@@ -119,7 +119,7 @@ func (q *Queues) DescribeQueue(ctx context.Context, req *v1.DescribeQueueRequest
 	if err != nil {
 		return nil, err
 	}
-	resp := &v1.DescribeQueueResponse{Queue: row, Counts: mergeCounts(all), Stats: mergeStats(all), Pollers: mergePollers(all)}
+	resp := &v1.DescribeQueueResponse{Queue: public(row), Counts: mergeCounts(all), Stats: mergeStats(all), Pollers: mergePollers(all)}
 	for _, d := range all {
 		if n, ok := Parent(d.GetPartition().GetPartition()); ok && d.GetPartition() != nil {
 			d.Partition.Parent = &n
@@ -352,7 +352,7 @@ func (q *Queues) DeleteQueue(ctx context.Context, req *v1.DeleteQueueRequest) (*
 		}
 	}
 	mark := func(on bool) (err error) {
-		row, err = q.changeQueue(ctx, req.GetNamespace(), req.GetQueue(), func(row *v1.Queue) error { row.Deleting = on; return nil })
+		row, err = q.changeQueue(ctx, req.GetNamespace(), req.GetQueue(), func(row *v1.StoredQueue) error { row.Deleting = on; return nil })
 		return err
 	}
 	if err := mark(true); err != nil {
@@ -432,7 +432,7 @@ func (q *Queues) shrink(ctx context.Context, id PartitionID) {
 	if n == counts.GetRead() {
 		return
 	}
-	_, err = q.changeQueue(ctx, id.Namespace, id.Queue, func(row *v1.Queue) error {
+	_, err = q.changeQueue(ctx, id.Namespace, id.Queue, func(row *v1.StoredQueue) error {
 		if row.GetReadPartitions() == counts.GetRead() && !managed(row) { // else it was changed meanwhile
 			row.ReadPartitions = max(n, row.GetWritePartitions())
 		}
@@ -443,23 +443,33 @@ func (q *Queues) shrink(ctx context.Context, id PartitionID) {
 	}
 }
 
-// CancelWorkerPollsOf ends all polls of a worker, by its identity, in all partitions of
-// a queue, by the counts that hold now, and refuses its new ones for 30 s. It returns
-// how many it ended.
-func (q *Queues) CancelWorkerPollsOf(ctx context.Context, namespace, queue, identity string) (int32, error) {
-	row, err := q.getQueue(ctx, namespace, queue)
+// EndWorkerPolls ends all polls of a worker in all partitions of a queue, by the counts
+// that hold now, and in its sticky queues; see QueueService.
+func (q *Queues) EndWorkerPolls(ctx context.Context, req *v1.EndWorkerPollsRequest) (*v1.EndWorkerPollsResponse, error) {
+	row, err := q.getQueue(ctx, req.GetNamespace(), req.GetQueue())
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	var n atomic.Int32
-	err = each(ctx, rowCounts(row).GetRead(), func(ctx context.Context, number int32) error {
-		id := PartitionID{Namespace: namespace, Queue: queue, Number: number}
-		req := &v1.CancelWorkerPollsRequest{Namespace: namespace, Queue: queue, Partition: number, Identity: identity}
+	home := root(req.GetNamespace(), req.GetQueue())
+	ids, err := q.stickyQueues(ctx, home, math.MaxInt64)
+	if err != nil {
+		return nil, err
+	}
+	for n := range rowCounts(row).GetRead() {
+		ids = append(ids, home.sibling(n))
+	}
+	var ended atomic.Int32
+	err = each(ctx, int32(len(ids)), func(ctx context.Context, i int32) error {
+		id := ids[i]
 		return q.at(ctx, id, func(peer v1.MatchingServiceServer) error {
-			resp, err := peer.CancelWorkerPolls(ctx, req)
-			n.Add(resp.GetCancelled())
+			resp, err := peer.CancelWorkerPolls(ctx, &v1.CancelWorkerPollsRequest{Namespace: id.Namespace, Queue: id.Queue, Partition: id.Number,
+				StickyWorker: id.Sticky, Identity: req.GetIdentity()})
+			ended.Add(resp.GetCancelled())
 			return err
 		})
 	})
-	return n.Load(), err
+	if err != nil {
+		return nil, err
+	}
+	return &v1.EndWorkerPollsResponse{Ended: ended.Load()}, nil
 }

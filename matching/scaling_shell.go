@@ -84,11 +84,11 @@ type scaler struct {
 }
 
 // managed says whether a queue's counts are managed: if not, they are as configured.
-func managed(q *v1.Queue) bool { return len(q.GetScalingState()) > 0 }
+func managed(q *v1.StoredQueue) bool { return len(q.GetScalingState()) > 0 }
 
 // scale lets a root's scaler know of its queue's row, and starts it when there is
 // something to do.
-func (o *owner) scale(q *v1.Queue) {
+func (o *owner) scale(q *v1.StoredQueue) {
 	if !o.id.isRoot() {
 		return
 	}
@@ -196,7 +196,7 @@ func (s *scaler) step(ctx context.Context) time.Duration {
 }
 
 // take follows the queue's row. It says whether there may be something to change.
-func (s *scaler) take(row *v1.Queue) bool {
+func (s *scaler) take(row *v1.StoredQueue) bool {
 	set := scalingSettings(row, s.o.engine.partitions)
 	pace := s.o.engine.options.Scaling
 	set.Interval, set.DrainBuffer, set.Cooldown = pace.Interval, pace.DrainBuffer, pace.Cooldown
@@ -391,7 +391,7 @@ func (s *scaler) change(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	row, err := e.changeQueue(ctx, s.o.id.Namespace, s.o.id.Queue, func(q *v1.Queue) error {
+	row, err := e.changeQueue(ctx, s.o.id.Namespace, s.o.id.Queue, func(q *v1.StoredQueue) error {
 		if !bytes.Equal(q.GetScalingState(), s.state) || q.GetDeleting() {
 			return errScalingMoved
 		}
@@ -402,10 +402,12 @@ func (s *scaler) change(ctx context.Context) {
 			q.Config.Partitions = rowCounts(q).GetWrite()
 		}
 		q.ScalingState = p.Row
-		q.ReadPartitions, q.WritePartitions = p.After.Read, p.After.Write
+		read, write := p.After.Read, p.After.Write
 		if !p.After.Managed() {
-			q.ReadPartitions, q.WritePartitions = q.Config.Partitions, q.Config.Partitions
+			read, write = q.Config.Partitions, q.Config.Partitions
 		}
+		q.ReadPartitions = read
+		setWritePartitions(q, write, e.now())
 		return nil
 	})
 	if err != nil {
@@ -444,7 +446,7 @@ func (s *scaler) tellLeaving(ctx context.Context, n, before int32) {
 }
 
 // scalingSettings are what a queue's row says about scaling.
-func scalingSettings(q *v1.Queue, partitions int) scaling.Settings {
+func scalingSettings(q *v1.StoredQueue, partitions int) scaling.Settings {
 	c := q.GetConfig().GetScaling()
 	s := scaling.Settings{
 		Min: c.GetMinPartitions(), Max: c.GetMaxPartitions(), Fixed: c.GetFixedPartitions(),
@@ -480,7 +482,7 @@ func checkScaling(c *v1.QueueConfig) error {
 	if _, ok := v1.QueueScaling_Mode_name[int32(c.GetScaling().GetMode())]; !ok {
 		return reason.New(codes.InvalidArgument, reason.InvalidScaling, map[string]string{"field": "config.scaling.mode"}, "partition scaling has no mode %d", c.GetScaling().GetMode())
 	}
-	if err := scalingSettings(&v1.Queue{Config: c, WritePartitions: 1, ReadPartitions: 1}, 1).Check(); err != nil {
+	if err := scalingSettings(&v1.StoredQueue{Config: c, WritePartitions: 1, ReadPartitions: 1}, 1).Check(); err != nil {
 		return reason.New(codes.InvalidArgument, reason.InvalidScaling, map[string]string{"field": "config.scaling"}, "%v", err)
 	}
 	return nil

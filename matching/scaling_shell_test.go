@@ -32,9 +32,9 @@ func (f *fixture) setScaling(queue string, s *v1.QueueScaling) {
 // hasPartitions says whether a queue has so many, managed or not.
 func (f *fixture) hasPartitions(queue string, n int32, managed bool) bool {
 	f.Helper()
-	d, err := f.DescribeQueue(f.ctx, &v1.DescribeQueueRequest{Namespace: "default", Queue: queue})
+	f.describe(queue) // loads the root
+	q, err := f.getQueue(f.ctx, "default", queue)
 	require.NoError(f, err)
-	q := d.GetQueue()
 	return q.GetReadPartitions() == n && q.GetWritePartitions() == n && (len(q.GetScalingState()) > 0) == managed
 }
 

@@ -26,7 +26,7 @@ const (
 	DefaultJitter         = 0.25
 )
 
-func settingsOf(q *v1.Queue) settings {
+func settingsOf(q *v1.StoredQueue) settings {
 	c := q.GetConfig()
 	s := settings{
 		leaseTime: DefaultLeaseTime, maxAttempts: DefaultMaxAttempts, paused: q.GetPaused(),

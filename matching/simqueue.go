@@ -65,7 +65,7 @@ func NewSimQueue(o SimOptions) (*SimQueue, error) {
 		return nil, fmt.Errorf("matching: a queue cannot have %d partitions", o.Partitions)
 	}
 	q := &SimQueue{o: o}
-	st := settingsOf(&v1.Queue{})
+	st := settingsOf(&v1.StoredQueue{})
 	st.leaseTime = time.Hour
 	for i := range o.Partitions {
 		n := &simNode{q: q, id: PartitionID{Namespace: "sim", Queue: "queue", Number: int32(i)}, lent: map[*pollCall]*simLent{}}

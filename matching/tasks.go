@@ -57,10 +57,15 @@ func (e *Engine) PartitionAddTasks(ctx context.Context, preq *v1.PartitionAddTas
 		buf = b.append(buf)
 		it.body = buf[at:len(buf):len(buf)]
 	}
+	var known []bool // items that another partition has
 	var again []bool // items that an earlier owner may have taken
 	var counts *v1.PartitionCounts
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, lastPause) {
 		counts, err = e.enter(ctx, preq.GetHeader(), id, opWrite, func(o *owner) error {
+			var err error
+			if known, err = e.addedElsewhere(ctx, o, preq.GetHeader(), a.items); err != nil || known != nil {
+				return err
+			}
 			if err := e.addTo(ctx, o, a); err != nil {
 				return err
 			}
@@ -90,6 +95,9 @@ func (e *Engine) PartitionAddTasks(ctx context.Context, preq *v1.PartitionAddTas
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+	}
+	if known != nil {
+		return e.addRest(ctx, preq, known)
 	}
 	a.over()
 	results := make([]v1.AddTasksResponse_Result, len(a.items))

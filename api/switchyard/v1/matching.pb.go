@@ -10,6 +10,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -1302,7 +1303,9 @@ type CancelWorkerPollsRequest struct {
 	Queue     string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
 	Partition int32                  `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
 	// The identity of the worker's polls.
-	Identity      string `protobuf:"bytes,4,opt,name=identity,proto3" json:"identity,omitempty"`
+	Identity string `protobuf:"bytes,4,opt,name=identity,proto3" json:"identity,omitempty"`
+	// The sticky queue beside the queue, with partition 0; empty for none.
+	StickyWorker  string `protobuf:"bytes,5,opt,name=sticky_worker,json=stickyWorker,proto3" json:"sticky_worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1361,6 +1364,13 @@ func (x *CancelWorkerPollsRequest) GetPartition() int32 {
 func (x *CancelWorkerPollsRequest) GetIdentity() string {
 	if x != nil {
 		return x.Identity
+	}
+	return ""
+}
+
+func (x *CancelWorkerPollsRequest) GetStickyWorker() string {
+	if x != nil {
+		return x.StickyWorker
 	}
 	return ""
 }
@@ -2773,11 +2783,193 @@ func (x *PartitionAnswerCallsResponse) GetResponse() *AnswerCallsResponse {
 	return nil
 }
 
+// StoredQueue is a queue as its row in the store says. What clients see of it is a
+// Queue, whose fields these are with the same numbers.
+type StoredQueue struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Namespace       string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name            string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Config          *QueueConfig           `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	Paused          bool                   `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	CreatedAt       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	UpdatedAt       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	WritePartitions int32                  `protobuf:"varint,7,opt,name=write_partitions,json=writePartitions,proto3" json:"write_partitions,omitempty"`
+	ReadPartitions  int32                  `protobuf:"varint,8,opt,name=read_partitions,json=readPartitions,proto3" json:"read_partitions,omitempty"`
+	Deleting        bool                   `protobuf:"varint,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
+	// What managed scaling remembers, in a form of its own.
+	ScalingState []byte `protobuf:"bytes,10,opt,name=scaling_state,json=scalingState,proto3" json:"scaling_state,omitempty"`
+	// The numbers of partitions that took new tasks within the last 10 minutes,
+	// besides the one that holds now.
+	PastPartitions []*PastPartitions `protobuf:"bytes,11,rep,name=past_partitions,json=pastPartitions,proto3" json:"past_partitions,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *StoredQueue) Reset() {
+	*x = StoredQueue{}
+	mi := &file_switchyard_v1_matching_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredQueue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredQueue) ProtoMessage() {}
+
+func (x *StoredQueue) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_matching_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredQueue.ProtoReflect.Descriptor instead.
+func (*StoredQueue) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_matching_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *StoredQueue) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *StoredQueue) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StoredQueue) GetConfig() *QueueConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *StoredQueue) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *StoredQueue) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
+func (x *StoredQueue) GetUpdatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *StoredQueue) GetWritePartitions() int32 {
+	if x != nil {
+		return x.WritePartitions
+	}
+	return 0
+}
+
+func (x *StoredQueue) GetReadPartitions() int32 {
+	if x != nil {
+		return x.ReadPartitions
+	}
+	return 0
+}
+
+func (x *StoredQueue) GetDeleting() bool {
+	if x != nil {
+		return x.Deleting
+	}
+	return false
+}
+
+func (x *StoredQueue) GetScalingState() []byte {
+	if x != nil {
+		return x.ScalingState
+	}
+	return nil
+}
+
+func (x *StoredQueue) GetPastPartitions() []*PastPartitions {
+	if x != nil {
+		return x.PastPartitions
+	}
+	return nil
+}
+
+// PastPartitions is a number of partitions that took new tasks until a time.
+type PastPartitions struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	WritePartitions int32                  `protobuf:"varint,1,opt,name=write_partitions,json=writePartitions,proto3" json:"write_partitions,omitempty"`
+	Until           *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *PastPartitions) Reset() {
+	*x = PastPartitions{}
+	mi := &file_switchyard_v1_matching_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PastPartitions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PastPartitions) ProtoMessage() {}
+
+func (x *PastPartitions) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_matching_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PastPartitions.ProtoReflect.Descriptor instead.
+func (*PastPartitions) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_matching_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *PastPartitions) GetWritePartitions() int32 {
+	if x != nil {
+		return x.WritePartitions
+	}
+	return 0
+}
+
+func (x *PastPartitions) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 var File_switchyard_v1_matching_proto protoreflect.FileDescriptor
 
 const file_switchyard_v1_matching_proto_rawDesc = "" +
 	"\n" +
-	"\x1cswitchyard/v1/matching.proto\x12\rswitchyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18switchyard/v1/call.proto\x1a\x19switchyard/v1/queue.proto\x1a\x18switchyard/v1/task.proto\"\xb9\x01\n" +
+	"\x1cswitchyard/v1/matching.proto\x12\rswitchyard.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18switchyard/v1/call.proto\x1a\x19switchyard/v1/queue.proto\x1a\x18switchyard/v1/task.proto\"\xb9\x01\n" +
 	"\x0fPartitionCounts\x12\x12\n" +
 	"\x04read\x18\x01 \x01(\x05R\x04read\x12\x14\n" +
 	"\x05write\x18\x02 \x01(\x05R\x05write\x12\x1f\n" +
@@ -2851,12 +3043,13 @@ const file_switchyard_v1_matching_proto_rawDesc = "" +
 	"\tpartition\x18\x03 \x01(\x05R\tpartition\x12\x17\n" +
 	"\apoll_id\x18\x04 \x01(\tR\x06pollId\"*\n" +
 	"\x12CancelPollResponse\x12\x14\n" +
-	"\x05found\x18\x01 \x01(\bR\x05found\"\x88\x01\n" +
+	"\x05found\x18\x01 \x01(\bR\x05found\"\xad\x01\n" +
 	"\x18CancelWorkerPollsRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1c\n" +
 	"\tpartition\x18\x03 \x01(\x05R\tpartition\x12\x1a\n" +
-	"\bidentity\x18\x04 \x01(\tR\bidentity\"9\n" +
+	"\bidentity\x18\x04 \x01(\tR\bidentity\x12#\n" +
+	"\rsticky_worker\x18\x05 \x01(\tR\fstickyWorker\"9\n" +
 	"\x19CancelWorkerPollsResponse\x12\x1c\n" +
 	"\tcancelled\x18\x01 \x01(\x05R\tcancelled\"m\n" +
 	"\x19ForceLoadPartitionRequest\x12\x1c\n" +
@@ -2946,7 +3139,25 @@ const file_switchyard_v1_matching_proto_rawDesc = "" +
 	"\x06header\x18\x01 \x01(\v2\x1e.switchyard.v1.PartitionHeaderR\x06header\x12;\n" +
 	"\arequest\x18\x02 \x01(\v2!.switchyard.v1.AnswerCallsRequestR\arequest\"^\n" +
 	"\x1cPartitionAnswerCallsResponse\x12>\n" +
-	"\bresponse\x18\x01 \x01(\v2\".switchyard.v1.AnswerCallsResponseR\bresponse*8\n" +
+	"\bresponse\x18\x01 \x01(\v2\".switchyard.v1.AnswerCallsResponseR\bresponse\"\xde\x03\n" +
+	"\vStoredQueue\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
+	"\x06config\x18\x03 \x01(\v2\x1a.switchyard.v1.QueueConfigR\x06config\x12\x16\n" +
+	"\x06paused\x18\x04 \x01(\bR\x06paused\x129\n" +
+	"\n" +
+	"created_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
+	"\n" +
+	"updated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12)\n" +
+	"\x10write_partitions\x18\a \x01(\x05R\x0fwritePartitions\x12'\n" +
+	"\x0fread_partitions\x18\b \x01(\x05R\x0ereadPartitions\x12\x1a\n" +
+	"\bdeleting\x18\t \x01(\bR\bdeleting\x12#\n" +
+	"\rscaling_state\x18\n" +
+	" \x01(\fR\fscalingState\x12F\n" +
+	"\x0fpast_partitions\x18\v \x03(\v2\x1d.switchyard.v1.PastPartitionsR\x0epastPartitions\"m\n" +
+	"\x0ePastPartitions\x12)\n" +
+	"\x10write_partitions\x18\x01 \x01(\x05R\x0fwritePartitions\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until*8\n" +
 	"\x03Hop\x12\x13\n" +
 	"\x0fHOP_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bHOP_LENT\x10\x01\x12\x0e\n" +
@@ -2992,7 +3203,7 @@ func file_switchyard_v1_matching_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_v1_matching_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_switchyard_v1_matching_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_switchyard_v1_matching_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_switchyard_v1_matching_proto_goTypes = []any{
 	(Hop)(0),                               // 0: switchyard.v1.Hop
 	(*PartitionCounts)(nil),                // 1: switchyard.v1.PartitionCounts
@@ -3043,139 +3254,148 @@ var file_switchyard_v1_matching_proto_goTypes = []any{
 	(*PartitionPollCallsResponse)(nil),     // 46: switchyard.v1.PartitionPollCallsResponse
 	(*PartitionAnswerCallsRequest)(nil),    // 47: switchyard.v1.PartitionAnswerCallsRequest
 	(*PartitionAnswerCallsResponse)(nil),   // 48: switchyard.v1.PartitionAnswerCallsResponse
-	(*AddTasksRequest)(nil),                // 49: switchyard.v1.AddTasksRequest
-	(*AddTasksResponse)(nil),               // 50: switchyard.v1.AddTasksResponse
-	(*PollTasksRequest)(nil),               // 51: switchyard.v1.PollTasksRequest
-	(*PollTasksResponse)(nil),              // 52: switchyard.v1.PollTasksResponse
-	(*CompleteTasksRequest)(nil),           // 53: switchyard.v1.CompleteTasksRequest
-	(*CompleteTasksResponse)(nil),          // 54: switchyard.v1.CompleteTasksResponse
-	(*FailTasksRequest)(nil),               // 55: switchyard.v1.FailTasksRequest
-	(*FailTasksResponse)(nil),              // 56: switchyard.v1.FailTasksResponse
-	(*ExtendLeasesRequest)(nil),            // 57: switchyard.v1.ExtendLeasesRequest
-	(*ExtendLeasesResponse)(nil),           // 58: switchyard.v1.ExtendLeasesResponse
-	(*ReleaseTasksRequest)(nil),            // 59: switchyard.v1.ReleaseTasksRequest
-	(*ReleaseTasksResponse)(nil),           // 60: switchyard.v1.ReleaseTasksResponse
-	(*GetTaskRequest)(nil),                 // 61: switchyard.v1.GetTaskRequest
-	(*GetTaskResponse)(nil),                // 62: switchyard.v1.GetTaskResponse
-	(*CancelTaskRequest)(nil),              // 63: switchyard.v1.CancelTaskRequest
-	(*CancelTaskResponse)(nil),             // 64: switchyard.v1.CancelTaskResponse
-	(*durationpb.Duration)(nil),            // 65: google.protobuf.Duration
-	(*PartitionDescription)(nil),           // 66: switchyard.v1.PartitionDescription
-	(*QueueStats)(nil),                     // 67: switchyard.v1.QueueStats
-	(*Poller)(nil),                         // 68: switchyard.v1.Poller
-	(*QueueScalingStatus)(nil),             // 69: switchyard.v1.QueueScalingStatus
-	(*ListDeadTasksRequest)(nil),           // 70: switchyard.v1.ListDeadTasksRequest
-	(*ListDeadTasksResponse)(nil),          // 71: switchyard.v1.ListDeadTasksResponse
-	(*RedriveDeadTasksRequest)(nil),        // 72: switchyard.v1.RedriveDeadTasksRequest
-	(*CallRequest)(nil),                    // 73: switchyard.v1.CallRequest
-	(*CallResponse)(nil),                   // 74: switchyard.v1.CallResponse
-	(*PollCallsRequest)(nil),               // 75: switchyard.v1.PollCallsRequest
-	(*PollCallsResponse)(nil),              // 76: switchyard.v1.PollCallsResponse
-	(*AnswerCallsRequest)(nil),             // 77: switchyard.v1.AnswerCallsRequest
-	(*AnswerCallsResponse)(nil),            // 78: switchyard.v1.AnswerCallsResponse
+	(*StoredQueue)(nil),                    // 49: switchyard.v1.StoredQueue
+	(*PastPartitions)(nil),                 // 50: switchyard.v1.PastPartitions
+	(*AddTasksRequest)(nil),                // 51: switchyard.v1.AddTasksRequest
+	(*AddTasksResponse)(nil),               // 52: switchyard.v1.AddTasksResponse
+	(*PollTasksRequest)(nil),               // 53: switchyard.v1.PollTasksRequest
+	(*PollTasksResponse)(nil),              // 54: switchyard.v1.PollTasksResponse
+	(*CompleteTasksRequest)(nil),           // 55: switchyard.v1.CompleteTasksRequest
+	(*CompleteTasksResponse)(nil),          // 56: switchyard.v1.CompleteTasksResponse
+	(*FailTasksRequest)(nil),               // 57: switchyard.v1.FailTasksRequest
+	(*FailTasksResponse)(nil),              // 58: switchyard.v1.FailTasksResponse
+	(*ExtendLeasesRequest)(nil),            // 59: switchyard.v1.ExtendLeasesRequest
+	(*ExtendLeasesResponse)(nil),           // 60: switchyard.v1.ExtendLeasesResponse
+	(*ReleaseTasksRequest)(nil),            // 61: switchyard.v1.ReleaseTasksRequest
+	(*ReleaseTasksResponse)(nil),           // 62: switchyard.v1.ReleaseTasksResponse
+	(*GetTaskRequest)(nil),                 // 63: switchyard.v1.GetTaskRequest
+	(*GetTaskResponse)(nil),                // 64: switchyard.v1.GetTaskResponse
+	(*CancelTaskRequest)(nil),              // 65: switchyard.v1.CancelTaskRequest
+	(*CancelTaskResponse)(nil),             // 66: switchyard.v1.CancelTaskResponse
+	(*durationpb.Duration)(nil),            // 67: google.protobuf.Duration
+	(*PartitionDescription)(nil),           // 68: switchyard.v1.PartitionDescription
+	(*QueueStats)(nil),                     // 69: switchyard.v1.QueueStats
+	(*Poller)(nil),                         // 70: switchyard.v1.Poller
+	(*QueueScalingStatus)(nil),             // 71: switchyard.v1.QueueScalingStatus
+	(*ListDeadTasksRequest)(nil),           // 72: switchyard.v1.ListDeadTasksRequest
+	(*ListDeadTasksResponse)(nil),          // 73: switchyard.v1.ListDeadTasksResponse
+	(*RedriveDeadTasksRequest)(nil),        // 74: switchyard.v1.RedriveDeadTasksRequest
+	(*CallRequest)(nil),                    // 75: switchyard.v1.CallRequest
+	(*CallResponse)(nil),                   // 76: switchyard.v1.CallResponse
+	(*PollCallsRequest)(nil),               // 77: switchyard.v1.PollCallsRequest
+	(*PollCallsResponse)(nil),              // 78: switchyard.v1.PollCallsResponse
+	(*AnswerCallsRequest)(nil),             // 79: switchyard.v1.AnswerCallsRequest
+	(*AnswerCallsResponse)(nil),            // 80: switchyard.v1.AnswerCallsResponse
+	(*QueueConfig)(nil),                    // 81: switchyard.v1.QueueConfig
+	(*timestamppb.Timestamp)(nil),          // 82: google.protobuf.Timestamp
 }
 var file_switchyard_v1_matching_proto_depIdxs = []int32{
 	1,  // 0: switchyard.v1.PartitionHeader.counts:type_name -> switchyard.v1.PartitionCounts
 	0,  // 1: switchyard.v1.PartitionHeader.hop:type_name -> switchyard.v1.Hop
 	2,  // 2: switchyard.v1.PartitionAddTasksRequest.header:type_name -> switchyard.v1.PartitionHeader
-	49, // 3: switchyard.v1.PartitionAddTasksRequest.request:type_name -> switchyard.v1.AddTasksRequest
-	50, // 4: switchyard.v1.PartitionAddTasksResponse.response:type_name -> switchyard.v1.AddTasksResponse
+	51, // 3: switchyard.v1.PartitionAddTasksRequest.request:type_name -> switchyard.v1.AddTasksRequest
+	52, // 4: switchyard.v1.PartitionAddTasksResponse.response:type_name -> switchyard.v1.AddTasksResponse
 	1,  // 5: switchyard.v1.PartitionAddTasksResponse.counts:type_name -> switchyard.v1.PartitionCounts
 	2,  // 6: switchyard.v1.PartitionPollTasksRequest.header:type_name -> switchyard.v1.PartitionHeader
-	51, // 7: switchyard.v1.PartitionPollTasksRequest.request:type_name -> switchyard.v1.PollTasksRequest
-	52, // 8: switchyard.v1.PartitionPollTasksResponse.response:type_name -> switchyard.v1.PollTasksResponse
+	53, // 7: switchyard.v1.PartitionPollTasksRequest.request:type_name -> switchyard.v1.PollTasksRequest
+	54, // 8: switchyard.v1.PartitionPollTasksResponse.response:type_name -> switchyard.v1.PollTasksResponse
 	1,  // 9: switchyard.v1.PartitionPollTasksResponse.counts:type_name -> switchyard.v1.PartitionCounts
 	2,  // 10: switchyard.v1.PartitionCompleteTasksRequest.header:type_name -> switchyard.v1.PartitionHeader
-	53, // 11: switchyard.v1.PartitionCompleteTasksRequest.request:type_name -> switchyard.v1.CompleteTasksRequest
-	54, // 12: switchyard.v1.PartitionCompleteTasksResponse.response:type_name -> switchyard.v1.CompleteTasksResponse
+	55, // 11: switchyard.v1.PartitionCompleteTasksRequest.request:type_name -> switchyard.v1.CompleteTasksRequest
+	56, // 12: switchyard.v1.PartitionCompleteTasksResponse.response:type_name -> switchyard.v1.CompleteTasksResponse
 	2,  // 13: switchyard.v1.PartitionFailTasksRequest.header:type_name -> switchyard.v1.PartitionHeader
-	55, // 14: switchyard.v1.PartitionFailTasksRequest.request:type_name -> switchyard.v1.FailTasksRequest
-	56, // 15: switchyard.v1.PartitionFailTasksResponse.response:type_name -> switchyard.v1.FailTasksResponse
+	57, // 14: switchyard.v1.PartitionFailTasksRequest.request:type_name -> switchyard.v1.FailTasksRequest
+	58, // 15: switchyard.v1.PartitionFailTasksResponse.response:type_name -> switchyard.v1.FailTasksResponse
 	2,  // 16: switchyard.v1.PartitionExtendLeasesRequest.header:type_name -> switchyard.v1.PartitionHeader
-	57, // 17: switchyard.v1.PartitionExtendLeasesRequest.request:type_name -> switchyard.v1.ExtendLeasesRequest
-	58, // 18: switchyard.v1.PartitionExtendLeasesResponse.response:type_name -> switchyard.v1.ExtendLeasesResponse
+	59, // 17: switchyard.v1.PartitionExtendLeasesRequest.request:type_name -> switchyard.v1.ExtendLeasesRequest
+	60, // 18: switchyard.v1.PartitionExtendLeasesResponse.response:type_name -> switchyard.v1.ExtendLeasesResponse
 	2,  // 19: switchyard.v1.PartitionReleaseTasksRequest.header:type_name -> switchyard.v1.PartitionHeader
-	59, // 20: switchyard.v1.PartitionReleaseTasksRequest.request:type_name -> switchyard.v1.ReleaseTasksRequest
-	60, // 21: switchyard.v1.PartitionReleaseTasksResponse.response:type_name -> switchyard.v1.ReleaseTasksResponse
+	61, // 20: switchyard.v1.PartitionReleaseTasksRequest.request:type_name -> switchyard.v1.ReleaseTasksRequest
+	62, // 21: switchyard.v1.PartitionReleaseTasksResponse.response:type_name -> switchyard.v1.ReleaseTasksResponse
 	2,  // 22: switchyard.v1.PartitionGetTaskRequest.header:type_name -> switchyard.v1.PartitionHeader
-	61, // 23: switchyard.v1.PartitionGetTaskRequest.request:type_name -> switchyard.v1.GetTaskRequest
-	62, // 24: switchyard.v1.PartitionGetTaskResponse.response:type_name -> switchyard.v1.GetTaskResponse
+	63, // 23: switchyard.v1.PartitionGetTaskRequest.request:type_name -> switchyard.v1.GetTaskRequest
+	64, // 24: switchyard.v1.PartitionGetTaskResponse.response:type_name -> switchyard.v1.GetTaskResponse
 	2,  // 25: switchyard.v1.PartitionCancelTaskRequest.header:type_name -> switchyard.v1.PartitionHeader
-	63, // 26: switchyard.v1.PartitionCancelTaskRequest.request:type_name -> switchyard.v1.CancelTaskRequest
-	64, // 27: switchyard.v1.PartitionCancelTaskResponse.response:type_name -> switchyard.v1.CancelTaskResponse
-	65, // 28: switchyard.v1.OfferTasksRequest.age:type_name -> google.protobuf.Duration
-	65, // 29: switchyard.v1.OfferTasksRequest.hold:type_name -> google.protobuf.Duration
+	65, // 26: switchyard.v1.PartitionCancelTaskRequest.request:type_name -> switchyard.v1.CancelTaskRequest
+	66, // 27: switchyard.v1.PartitionCancelTaskResponse.response:type_name -> switchyard.v1.CancelTaskResponse
+	67, // 28: switchyard.v1.OfferTasksRequest.age:type_name -> google.protobuf.Duration
+	67, // 29: switchyard.v1.OfferTasksRequest.hold:type_name -> google.protobuf.Duration
 	1,  // 30: switchyard.v1.PublishCountsRequest.counts:type_name -> switchyard.v1.PartitionCounts
-	66, // 31: switchyard.v1.DescribePartitionResponse.partition:type_name -> switchyard.v1.PartitionDescription
-	67, // 32: switchyard.v1.DescribePartitionResponse.stats:type_name -> switchyard.v1.QueueStats
-	68, // 33: switchyard.v1.DescribePartitionResponse.pollers:type_name -> switchyard.v1.Poller
+	68, // 31: switchyard.v1.DescribePartitionResponse.partition:type_name -> switchyard.v1.PartitionDescription
+	69, // 32: switchyard.v1.DescribePartitionResponse.stats:type_name -> switchyard.v1.QueueStats
+	70, // 33: switchyard.v1.DescribePartitionResponse.pollers:type_name -> switchyard.v1.Poller
 	1,  // 34: switchyard.v1.DescribePartitionResponse.counts:type_name -> switchyard.v1.PartitionCounts
-	69, // 35: switchyard.v1.DescribePartitionResponse.scaling:type_name -> switchyard.v1.QueueScalingStatus
-	70, // 36: switchyard.v1.ListPartitionDeadTasksRequest.request:type_name -> switchyard.v1.ListDeadTasksRequest
-	71, // 37: switchyard.v1.ListPartitionDeadTasksResponse.response:type_name -> switchyard.v1.ListDeadTasksResponse
-	72, // 38: switchyard.v1.RedrivePartitionRequest.request:type_name -> switchyard.v1.RedriveDeadTasksRequest
+	71, // 35: switchyard.v1.DescribePartitionResponse.scaling:type_name -> switchyard.v1.QueueScalingStatus
+	72, // 36: switchyard.v1.ListPartitionDeadTasksRequest.request:type_name -> switchyard.v1.ListDeadTasksRequest
+	73, // 37: switchyard.v1.ListPartitionDeadTasksResponse.response:type_name -> switchyard.v1.ListDeadTasksResponse
+	74, // 38: switchyard.v1.RedrivePartitionRequest.request:type_name -> switchyard.v1.RedriveDeadTasksRequest
 	2,  // 39: switchyard.v1.PartitionCallRequest.header:type_name -> switchyard.v1.PartitionHeader
-	73, // 40: switchyard.v1.PartitionCallRequest.request:type_name -> switchyard.v1.CallRequest
-	74, // 41: switchyard.v1.PartitionCallResponse.response:type_name -> switchyard.v1.CallResponse
+	75, // 40: switchyard.v1.PartitionCallRequest.request:type_name -> switchyard.v1.CallRequest
+	76, // 41: switchyard.v1.PartitionCallResponse.response:type_name -> switchyard.v1.CallResponse
 	1,  // 42: switchyard.v1.PartitionCallResponse.counts:type_name -> switchyard.v1.PartitionCounts
 	2,  // 43: switchyard.v1.PartitionPollCallsRequest.header:type_name -> switchyard.v1.PartitionHeader
-	75, // 44: switchyard.v1.PartitionPollCallsRequest.request:type_name -> switchyard.v1.PollCallsRequest
-	76, // 45: switchyard.v1.PartitionPollCallsResponse.response:type_name -> switchyard.v1.PollCallsResponse
+	77, // 44: switchyard.v1.PartitionPollCallsRequest.request:type_name -> switchyard.v1.PollCallsRequest
+	78, // 45: switchyard.v1.PartitionPollCallsResponse.response:type_name -> switchyard.v1.PollCallsResponse
 	1,  // 46: switchyard.v1.PartitionPollCallsResponse.counts:type_name -> switchyard.v1.PartitionCounts
 	2,  // 47: switchyard.v1.PartitionAnswerCallsRequest.header:type_name -> switchyard.v1.PartitionHeader
-	77, // 48: switchyard.v1.PartitionAnswerCallsRequest.request:type_name -> switchyard.v1.AnswerCallsRequest
-	78, // 49: switchyard.v1.PartitionAnswerCallsResponse.response:type_name -> switchyard.v1.AnswerCallsResponse
-	3,  // 50: switchyard.v1.MatchingService.PartitionAddTasks:input_type -> switchyard.v1.PartitionAddTasksRequest
-	5,  // 51: switchyard.v1.MatchingService.PartitionPollTasks:input_type -> switchyard.v1.PartitionPollTasksRequest
-	7,  // 52: switchyard.v1.MatchingService.PartitionCompleteTasks:input_type -> switchyard.v1.PartitionCompleteTasksRequest
-	9,  // 53: switchyard.v1.MatchingService.PartitionFailTasks:input_type -> switchyard.v1.PartitionFailTasksRequest
-	11, // 54: switchyard.v1.MatchingService.PartitionExtendLeases:input_type -> switchyard.v1.PartitionExtendLeasesRequest
-	13, // 55: switchyard.v1.MatchingService.PartitionReleaseTasks:input_type -> switchyard.v1.PartitionReleaseTasksRequest
-	15, // 56: switchyard.v1.MatchingService.PartitionGetTask:input_type -> switchyard.v1.PartitionGetTaskRequest
-	17, // 57: switchyard.v1.MatchingService.PartitionCancelTask:input_type -> switchyard.v1.PartitionCancelTaskRequest
-	19, // 58: switchyard.v1.MatchingService.OfferTasks:input_type -> switchyard.v1.OfferTasksRequest
-	21, // 59: switchyard.v1.MatchingService.CancelPoll:input_type -> switchyard.v1.CancelPollRequest
-	23, // 60: switchyard.v1.MatchingService.CancelWorkerPolls:input_type -> switchyard.v1.CancelWorkerPollsRequest
-	25, // 61: switchyard.v1.MatchingService.ForceLoadPartition:input_type -> switchyard.v1.ForceLoadPartitionRequest
-	27, // 62: switchyard.v1.MatchingService.ForceUnloadPartition:input_type -> switchyard.v1.ForceUnloadPartitionRequest
-	29, // 63: switchyard.v1.MatchingService.ConfigurePartition:input_type -> switchyard.v1.ConfigurePartitionRequest
-	31, // 64: switchyard.v1.MatchingService.PublishCounts:input_type -> switchyard.v1.PublishCountsRequest
-	33, // 65: switchyard.v1.MatchingService.DropPartition:input_type -> switchyard.v1.DropPartitionRequest
-	35, // 66: switchyard.v1.MatchingService.DescribePartition:input_type -> switchyard.v1.DescribePartitionRequest
-	37, // 67: switchyard.v1.MatchingService.PurgePartition:input_type -> switchyard.v1.PurgePartitionRequest
-	39, // 68: switchyard.v1.MatchingService.ListPartitionDeadTasks:input_type -> switchyard.v1.ListPartitionDeadTasksRequest
-	41, // 69: switchyard.v1.MatchingService.RedrivePartition:input_type -> switchyard.v1.RedrivePartitionRequest
-	43, // 70: switchyard.v1.MatchingService.PartitionCall:input_type -> switchyard.v1.PartitionCallRequest
-	45, // 71: switchyard.v1.MatchingService.PartitionPollCalls:input_type -> switchyard.v1.PartitionPollCallsRequest
-	47, // 72: switchyard.v1.MatchingService.PartitionAnswerCalls:input_type -> switchyard.v1.PartitionAnswerCallsRequest
-	4,  // 73: switchyard.v1.MatchingService.PartitionAddTasks:output_type -> switchyard.v1.PartitionAddTasksResponse
-	6,  // 74: switchyard.v1.MatchingService.PartitionPollTasks:output_type -> switchyard.v1.PartitionPollTasksResponse
-	8,  // 75: switchyard.v1.MatchingService.PartitionCompleteTasks:output_type -> switchyard.v1.PartitionCompleteTasksResponse
-	10, // 76: switchyard.v1.MatchingService.PartitionFailTasks:output_type -> switchyard.v1.PartitionFailTasksResponse
-	12, // 77: switchyard.v1.MatchingService.PartitionExtendLeases:output_type -> switchyard.v1.PartitionExtendLeasesResponse
-	14, // 78: switchyard.v1.MatchingService.PartitionReleaseTasks:output_type -> switchyard.v1.PartitionReleaseTasksResponse
-	16, // 79: switchyard.v1.MatchingService.PartitionGetTask:output_type -> switchyard.v1.PartitionGetTaskResponse
-	18, // 80: switchyard.v1.MatchingService.PartitionCancelTask:output_type -> switchyard.v1.PartitionCancelTaskResponse
-	20, // 81: switchyard.v1.MatchingService.OfferTasks:output_type -> switchyard.v1.OfferTasksResponse
-	22, // 82: switchyard.v1.MatchingService.CancelPoll:output_type -> switchyard.v1.CancelPollResponse
-	24, // 83: switchyard.v1.MatchingService.CancelWorkerPolls:output_type -> switchyard.v1.CancelWorkerPollsResponse
-	26, // 84: switchyard.v1.MatchingService.ForceLoadPartition:output_type -> switchyard.v1.ForceLoadPartitionResponse
-	28, // 85: switchyard.v1.MatchingService.ForceUnloadPartition:output_type -> switchyard.v1.ForceUnloadPartitionResponse
-	30, // 86: switchyard.v1.MatchingService.ConfigurePartition:output_type -> switchyard.v1.ConfigurePartitionResponse
-	32, // 87: switchyard.v1.MatchingService.PublishCounts:output_type -> switchyard.v1.PublishCountsResponse
-	34, // 88: switchyard.v1.MatchingService.DropPartition:output_type -> switchyard.v1.DropPartitionResponse
-	36, // 89: switchyard.v1.MatchingService.DescribePartition:output_type -> switchyard.v1.DescribePartitionResponse
-	38, // 90: switchyard.v1.MatchingService.PurgePartition:output_type -> switchyard.v1.PurgePartitionResponse
-	40, // 91: switchyard.v1.MatchingService.ListPartitionDeadTasks:output_type -> switchyard.v1.ListPartitionDeadTasksResponse
-	42, // 92: switchyard.v1.MatchingService.RedrivePartition:output_type -> switchyard.v1.RedrivePartitionResponse
-	44, // 93: switchyard.v1.MatchingService.PartitionCall:output_type -> switchyard.v1.PartitionCallResponse
-	46, // 94: switchyard.v1.MatchingService.PartitionPollCalls:output_type -> switchyard.v1.PartitionPollCallsResponse
-	48, // 95: switchyard.v1.MatchingService.PartitionAnswerCalls:output_type -> switchyard.v1.PartitionAnswerCallsResponse
-	73, // [73:96] is the sub-list for method output_type
-	50, // [50:73] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	79, // 48: switchyard.v1.PartitionAnswerCallsRequest.request:type_name -> switchyard.v1.AnswerCallsRequest
+	80, // 49: switchyard.v1.PartitionAnswerCallsResponse.response:type_name -> switchyard.v1.AnswerCallsResponse
+	81, // 50: switchyard.v1.StoredQueue.config:type_name -> switchyard.v1.QueueConfig
+	82, // 51: switchyard.v1.StoredQueue.created_at:type_name -> google.protobuf.Timestamp
+	82, // 52: switchyard.v1.StoredQueue.updated_at:type_name -> google.protobuf.Timestamp
+	50, // 53: switchyard.v1.StoredQueue.past_partitions:type_name -> switchyard.v1.PastPartitions
+	82, // 54: switchyard.v1.PastPartitions.until:type_name -> google.protobuf.Timestamp
+	3,  // 55: switchyard.v1.MatchingService.PartitionAddTasks:input_type -> switchyard.v1.PartitionAddTasksRequest
+	5,  // 56: switchyard.v1.MatchingService.PartitionPollTasks:input_type -> switchyard.v1.PartitionPollTasksRequest
+	7,  // 57: switchyard.v1.MatchingService.PartitionCompleteTasks:input_type -> switchyard.v1.PartitionCompleteTasksRequest
+	9,  // 58: switchyard.v1.MatchingService.PartitionFailTasks:input_type -> switchyard.v1.PartitionFailTasksRequest
+	11, // 59: switchyard.v1.MatchingService.PartitionExtendLeases:input_type -> switchyard.v1.PartitionExtendLeasesRequest
+	13, // 60: switchyard.v1.MatchingService.PartitionReleaseTasks:input_type -> switchyard.v1.PartitionReleaseTasksRequest
+	15, // 61: switchyard.v1.MatchingService.PartitionGetTask:input_type -> switchyard.v1.PartitionGetTaskRequest
+	17, // 62: switchyard.v1.MatchingService.PartitionCancelTask:input_type -> switchyard.v1.PartitionCancelTaskRequest
+	19, // 63: switchyard.v1.MatchingService.OfferTasks:input_type -> switchyard.v1.OfferTasksRequest
+	21, // 64: switchyard.v1.MatchingService.CancelPoll:input_type -> switchyard.v1.CancelPollRequest
+	23, // 65: switchyard.v1.MatchingService.CancelWorkerPolls:input_type -> switchyard.v1.CancelWorkerPollsRequest
+	25, // 66: switchyard.v1.MatchingService.ForceLoadPartition:input_type -> switchyard.v1.ForceLoadPartitionRequest
+	27, // 67: switchyard.v1.MatchingService.ForceUnloadPartition:input_type -> switchyard.v1.ForceUnloadPartitionRequest
+	29, // 68: switchyard.v1.MatchingService.ConfigurePartition:input_type -> switchyard.v1.ConfigurePartitionRequest
+	31, // 69: switchyard.v1.MatchingService.PublishCounts:input_type -> switchyard.v1.PublishCountsRequest
+	33, // 70: switchyard.v1.MatchingService.DropPartition:input_type -> switchyard.v1.DropPartitionRequest
+	35, // 71: switchyard.v1.MatchingService.DescribePartition:input_type -> switchyard.v1.DescribePartitionRequest
+	37, // 72: switchyard.v1.MatchingService.PurgePartition:input_type -> switchyard.v1.PurgePartitionRequest
+	39, // 73: switchyard.v1.MatchingService.ListPartitionDeadTasks:input_type -> switchyard.v1.ListPartitionDeadTasksRequest
+	41, // 74: switchyard.v1.MatchingService.RedrivePartition:input_type -> switchyard.v1.RedrivePartitionRequest
+	43, // 75: switchyard.v1.MatchingService.PartitionCall:input_type -> switchyard.v1.PartitionCallRequest
+	45, // 76: switchyard.v1.MatchingService.PartitionPollCalls:input_type -> switchyard.v1.PartitionPollCallsRequest
+	47, // 77: switchyard.v1.MatchingService.PartitionAnswerCalls:input_type -> switchyard.v1.PartitionAnswerCallsRequest
+	4,  // 78: switchyard.v1.MatchingService.PartitionAddTasks:output_type -> switchyard.v1.PartitionAddTasksResponse
+	6,  // 79: switchyard.v1.MatchingService.PartitionPollTasks:output_type -> switchyard.v1.PartitionPollTasksResponse
+	8,  // 80: switchyard.v1.MatchingService.PartitionCompleteTasks:output_type -> switchyard.v1.PartitionCompleteTasksResponse
+	10, // 81: switchyard.v1.MatchingService.PartitionFailTasks:output_type -> switchyard.v1.PartitionFailTasksResponse
+	12, // 82: switchyard.v1.MatchingService.PartitionExtendLeases:output_type -> switchyard.v1.PartitionExtendLeasesResponse
+	14, // 83: switchyard.v1.MatchingService.PartitionReleaseTasks:output_type -> switchyard.v1.PartitionReleaseTasksResponse
+	16, // 84: switchyard.v1.MatchingService.PartitionGetTask:output_type -> switchyard.v1.PartitionGetTaskResponse
+	18, // 85: switchyard.v1.MatchingService.PartitionCancelTask:output_type -> switchyard.v1.PartitionCancelTaskResponse
+	20, // 86: switchyard.v1.MatchingService.OfferTasks:output_type -> switchyard.v1.OfferTasksResponse
+	22, // 87: switchyard.v1.MatchingService.CancelPoll:output_type -> switchyard.v1.CancelPollResponse
+	24, // 88: switchyard.v1.MatchingService.CancelWorkerPolls:output_type -> switchyard.v1.CancelWorkerPollsResponse
+	26, // 89: switchyard.v1.MatchingService.ForceLoadPartition:output_type -> switchyard.v1.ForceLoadPartitionResponse
+	28, // 90: switchyard.v1.MatchingService.ForceUnloadPartition:output_type -> switchyard.v1.ForceUnloadPartitionResponse
+	30, // 91: switchyard.v1.MatchingService.ConfigurePartition:output_type -> switchyard.v1.ConfigurePartitionResponse
+	32, // 92: switchyard.v1.MatchingService.PublishCounts:output_type -> switchyard.v1.PublishCountsResponse
+	34, // 93: switchyard.v1.MatchingService.DropPartition:output_type -> switchyard.v1.DropPartitionResponse
+	36, // 94: switchyard.v1.MatchingService.DescribePartition:output_type -> switchyard.v1.DescribePartitionResponse
+	38, // 95: switchyard.v1.MatchingService.PurgePartition:output_type -> switchyard.v1.PurgePartitionResponse
+	40, // 96: switchyard.v1.MatchingService.ListPartitionDeadTasks:output_type -> switchyard.v1.ListPartitionDeadTasksResponse
+	42, // 97: switchyard.v1.MatchingService.RedrivePartition:output_type -> switchyard.v1.RedrivePartitionResponse
+	44, // 98: switchyard.v1.MatchingService.PartitionCall:output_type -> switchyard.v1.PartitionCallResponse
+	46, // 99: switchyard.v1.MatchingService.PartitionPollCalls:output_type -> switchyard.v1.PartitionPollCallsResponse
+	48, // 100: switchyard.v1.MatchingService.PartitionAnswerCalls:output_type -> switchyard.v1.PartitionAnswerCallsResponse
+	78, // [78:101] is the sub-list for method output_type
+	55, // [55:78] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_v1_matching_proto_init() }
@@ -3192,7 +3412,7 @@ func file_switchyard_v1_matching_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_v1_matching_proto_rawDesc), len(file_switchyard_v1_matching_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   48,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

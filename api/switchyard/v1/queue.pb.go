@@ -470,9 +470,7 @@ type Queue struct {
 	WritePartitions int32 `protobuf:"varint,7,opt,name=write_partitions,json=writePartitions,proto3" json:"write_partitions,omitempty"`
 	ReadPartitions  int32 `protobuf:"varint,8,opt,name=read_partitions,json=readPartitions,proto3" json:"read_partitions,omitempty"`
 	// Output only. The queue is being deleted; deleting it again goes on with it.
-	Deleting bool `protobuf:"varint,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
-	// Output only. What managed scaling remembers, in a form of its own.
-	ScalingState  []byte `protobuf:"bytes,10,opt,name=scaling_state,json=scalingState,proto3" json:"scaling_state,omitempty"`
+	Deleting      bool `protobuf:"varint,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -568,13 +566,6 @@ func (x *Queue) GetDeleting() bool {
 		return x.Deleting
 	}
 	return false
-}
-
-func (x *Queue) GetScalingState() []byte {
-	if x != nil {
-		return x.ScalingState
-	}
-	return nil
 }
 
 type CreateQueueRequest struct {
@@ -2118,6 +2109,112 @@ func (x *RedriveDeadTasksResponse) GetRedriven() int64 {
 	return 0
 }
 
+type EndWorkerPollsRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Queue     string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	// The identity of the worker's polls; required.
+	Identity      string `protobuf:"bytes,3,opt,name=identity,proto3" json:"identity,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndWorkerPollsRequest) Reset() {
+	*x = EndWorkerPollsRequest{}
+	mi := &file_switchyard_v1_queue_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndWorkerPollsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndWorkerPollsRequest) ProtoMessage() {}
+
+func (x *EndWorkerPollsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_queue_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndWorkerPollsRequest.ProtoReflect.Descriptor instead.
+func (*EndWorkerPollsRequest) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *EndWorkerPollsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *EndWorkerPollsRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *EndWorkerPollsRequest) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+type EndWorkerPollsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Polls that were ended.
+	Ended         int32 `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndWorkerPollsResponse) Reset() {
+	*x = EndWorkerPollsResponse{}
+	mi := &file_switchyard_v1_queue_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndWorkerPollsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndWorkerPollsResponse) ProtoMessage() {}
+
+func (x *EndWorkerPollsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_v1_queue_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndWorkerPollsResponse.ProtoReflect.Descriptor instead.
+func (*EndWorkerPollsResponse) Descriptor() ([]byte, []int) {
+	return file_switchyard_v1_queue_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *EndWorkerPollsResponse) GetEnded() int32 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
 // Rule is a rate of added tasks per second for one partition, over a window of
 // 1 s to 1 h.
 type QueueScaling_Rule struct {
@@ -2130,7 +2227,7 @@ type QueueScaling_Rule struct {
 
 func (x *QueueScaling_Rule) Reset() {
 	*x = QueueScaling_Rule{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[30]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2239,7 @@ func (x *QueueScaling_Rule) String() string {
 func (*QueueScaling_Rule) ProtoMessage() {}
 
 func (x *QueueScaling_Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[30]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2182,7 +2279,7 @@ type ListQueuesResponse_Entry struct {
 
 func (x *ListQueuesResponse_Entry) Reset() {
 	*x = ListQueuesResponse_Entry{}
-	mi := &file_switchyard_v1_queue_proto_msgTypes[31]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2194,7 +2291,7 @@ func (x *ListQueuesResponse_Entry) String() string {
 func (*ListQueuesResponse_Entry) ProtoMessage() {}
 
 func (x *ListQueuesResponse_Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_v1_queue_proto_msgTypes[31]
+	mi := &file_switchyard_v1_queue_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2373,7 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\x06target\x18\x01 \x01(\x05R\x06target\x12\x18\n" +
 	"\alargest\x18\x02 \x01(\x05R\alargest\x12#\n" +
 	"\rshadow_target\x18\x03 \x01(\x05R\fshadowTarget\x12\x19\n" +
-	"\badd_rate\x18\x04 \x01(\x01R\aaddRate\"\x90\x03\n" +
+	"\badd_rate\x18\x04 \x01(\x01R\aaddRate\"\xeb\x02\n" +
 	"\x05Queue\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
@@ -2288,9 +2385,7 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"updated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12)\n" +
 	"\x10write_partitions\x18\a \x01(\x05R\x0fwritePartitions\x12'\n" +
 	"\x0fread_partitions\x18\b \x01(\x05R\x0ereadPartitions\x12\x1a\n" +
-	"\bdeleting\x18\t \x01(\bR\bdeleting\x12#\n" +
-	"\rscaling_state\x18\n" +
-	" \x01(\fR\fscalingState\"|\n" +
+	"\bdeleting\x18\t \x01(\bR\bdeleting\"|\n" +
 	"\x12CreateQueueRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x122\n" +
@@ -2411,7 +2506,13 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\x03ids\x18\x03 \x03(\tR\x03ids\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x03R\x05limit\"6\n" +
 	"\x18RedriveDeadTasksResponse\x12\x1a\n" +
-	"\bredriven\x18\x01 \x01(\x03R\bredriven2\xfc\x06\n" +
+	"\bredriven\x18\x01 \x01(\x03R\bredriven\"g\n" +
+	"\x15EndWorkerPollsRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1a\n" +
+	"\bidentity\x18\x03 \x01(\tR\bidentity\".\n" +
+	"\x16EndWorkerPollsResponse\x12\x14\n" +
+	"\x05ended\x18\x01 \x01(\x05R\x05ended2\xdb\a\n" +
 	"\fQueueService\x12T\n" +
 	"\vCreateQueue\x12!.switchyard.v1.CreateQueueRequest\x1a\".switchyard.v1.CreateQueueResponse\x12T\n" +
 	"\vUpdateQueue\x12!.switchyard.v1.UpdateQueueRequest\x1a\".switchyard.v1.UpdateQueueResponse\x12T\n" +
@@ -2425,7 +2526,8 @@ const file_switchyard_v1_queue_proto_rawDesc = "" +
 	"\n" +
 	"PurgeQueue\x12 .switchyard.v1.PurgeQueueRequest\x1a!.switchyard.v1.PurgeQueueResponse\x12Z\n" +
 	"\rListDeadTasks\x12#.switchyard.v1.ListDeadTasksRequest\x1a$.switchyard.v1.ListDeadTasksResponse\x12c\n" +
-	"\x10RedriveDeadTasks\x12&.switchyard.v1.RedriveDeadTasksRequest\x1a'.switchyard.v1.RedriveDeadTasksResponseBEZCgithub.com/switchyard-dev/switchyard/api/switchyard/v1;switchyardv1b\x06proto3"
+	"\x10RedriveDeadTasks\x12&.switchyard.v1.RedriveDeadTasksRequest\x1a'.switchyard.v1.RedriveDeadTasksResponse\x12]\n" +
+	"\x0eEndWorkerPolls\x12$.switchyard.v1.EndWorkerPollsRequest\x1a%.switchyard.v1.EndWorkerPollsResponseBEZCgithub.com/switchyard-dev/switchyard/api/switchyard/v1;switchyardv1b\x06proto3"
 
 var (
 	file_switchyard_v1_queue_proto_rawDescOnce sync.Once
@@ -2440,7 +2542,7 @@ func file_switchyard_v1_queue_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_v1_queue_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_switchyard_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_switchyard_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_switchyard_v1_queue_proto_goTypes = []any{
 	(QueueScaling_Mode)(0),           // 0: switchyard.v1.QueueScaling.Mode
 	(*QueueConfig)(nil),              // 1: switchyard.v1.QueueConfig
@@ -2473,39 +2575,41 @@ var file_switchyard_v1_queue_proto_goTypes = []any{
 	(*ListDeadTasksResponse)(nil),    // 28: switchyard.v1.ListDeadTasksResponse
 	(*RedriveDeadTasksRequest)(nil),  // 29: switchyard.v1.RedriveDeadTasksRequest
 	(*RedriveDeadTasksResponse)(nil), // 30: switchyard.v1.RedriveDeadTasksResponse
-	(*QueueScaling_Rule)(nil),        // 31: switchyard.v1.QueueScaling.Rule
-	(*ListQueuesResponse_Entry)(nil), // 32: switchyard.v1.ListQueuesResponse.Entry
-	(*durationpb.Duration)(nil),      // 33: google.protobuf.Duration
-	(*RetryPolicy)(nil),              // 34: switchyard.v1.RetryPolicy
-	(*timestamppb.Timestamp)(nil),    // 35: google.protobuf.Timestamp
-	(*fieldmaskpb.FieldMask)(nil),    // 36: google.protobuf.FieldMask
-	(*Task)(nil),                     // 37: switchyard.v1.Task
+	(*EndWorkerPollsRequest)(nil),    // 31: switchyard.v1.EndWorkerPollsRequest
+	(*EndWorkerPollsResponse)(nil),   // 32: switchyard.v1.EndWorkerPollsResponse
+	(*QueueScaling_Rule)(nil),        // 33: switchyard.v1.QueueScaling.Rule
+	(*ListQueuesResponse_Entry)(nil), // 34: switchyard.v1.ListQueuesResponse.Entry
+	(*durationpb.Duration)(nil),      // 35: google.protobuf.Duration
+	(*RetryPolicy)(nil),              // 36: switchyard.v1.RetryPolicy
+	(*timestamppb.Timestamp)(nil),    // 37: google.protobuf.Timestamp
+	(*fieldmaskpb.FieldMask)(nil),    // 38: google.protobuf.FieldMask
+	(*Task)(nil),                     // 39: switchyard.v1.Task
 }
 var file_switchyard_v1_queue_proto_depIdxs = []int32{
-	33, // 0: switchyard.v1.QueueConfig.lease_time:type_name -> google.protobuf.Duration
-	34, // 1: switchyard.v1.QueueConfig.retry:type_name -> switchyard.v1.RetryPolicy
-	33, // 2: switchyard.v1.QueueConfig.time_to_live:type_name -> google.protobuf.Duration
+	35, // 0: switchyard.v1.QueueConfig.lease_time:type_name -> google.protobuf.Duration
+	36, // 1: switchyard.v1.QueueConfig.retry:type_name -> switchyard.v1.RetryPolicy
+	35, // 2: switchyard.v1.QueueConfig.time_to_live:type_name -> google.protobuf.Duration
 	2,  // 3: switchyard.v1.QueueConfig.fairness_keys:type_name -> switchyard.v1.FairnessKey
 	3,  // 4: switchyard.v1.QueueConfig.scaling:type_name -> switchyard.v1.QueueScaling
 	0,  // 5: switchyard.v1.QueueScaling.mode:type_name -> switchyard.v1.QueueScaling.Mode
-	31, // 6: switchyard.v1.QueueScaling.up:type_name -> switchyard.v1.QueueScaling.Rule
-	31, // 7: switchyard.v1.QueueScaling.down:type_name -> switchyard.v1.QueueScaling.Rule
+	33, // 6: switchyard.v1.QueueScaling.up:type_name -> switchyard.v1.QueueScaling.Rule
+	33, // 7: switchyard.v1.QueueScaling.down:type_name -> switchyard.v1.QueueScaling.Rule
 	1,  // 8: switchyard.v1.Queue.config:type_name -> switchyard.v1.QueueConfig
-	35, // 9: switchyard.v1.Queue.created_at:type_name -> google.protobuf.Timestamp
-	35, // 10: switchyard.v1.Queue.updated_at:type_name -> google.protobuf.Timestamp
+	37, // 9: switchyard.v1.Queue.created_at:type_name -> google.protobuf.Timestamp
+	37, // 10: switchyard.v1.Queue.updated_at:type_name -> google.protobuf.Timestamp
 	1,  // 11: switchyard.v1.CreateQueueRequest.config:type_name -> switchyard.v1.QueueConfig
 	5,  // 12: switchyard.v1.CreateQueueResponse.queue:type_name -> switchyard.v1.Queue
 	1,  // 13: switchyard.v1.UpdateQueueRequest.config:type_name -> switchyard.v1.QueueConfig
-	36, // 14: switchyard.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
+	38, // 14: switchyard.v1.UpdateQueueRequest.update_mask:type_name -> google.protobuf.FieldMask
 	5,  // 15: switchyard.v1.UpdateQueueResponse.queue:type_name -> switchyard.v1.Queue
-	32, // 16: switchyard.v1.ListQueuesResponse.queues:type_name -> switchyard.v1.ListQueuesResponse.Entry
-	35, // 17: switchyard.v1.Poller.last_poll_at:type_name -> google.protobuf.Timestamp
+	34, // 16: switchyard.v1.ListQueuesResponse.queues:type_name -> switchyard.v1.ListQueuesResponse.Entry
+	37, // 17: switchyard.v1.Poller.last_poll_at:type_name -> google.protobuf.Timestamp
 	14, // 18: switchyard.v1.PartitionDescription.counts:type_name -> switchyard.v1.QueueCounts
 	18, // 19: switchyard.v1.PartitionDescription.stats:type_name -> switchyard.v1.QueueStats
 	17, // 20: switchyard.v1.PartitionDescription.priorities:type_name -> switchyard.v1.PriorityStats
 	15, // 21: switchyard.v1.PartitionDescription.pollers:type_name -> switchyard.v1.Poller
-	33, // 22: switchyard.v1.PriorityStats.backlog_age:type_name -> google.protobuf.Duration
-	33, // 23: switchyard.v1.QueueStats.backlog_age:type_name -> google.protobuf.Duration
+	35, // 22: switchyard.v1.PriorityStats.backlog_age:type_name -> google.protobuf.Duration
+	35, // 23: switchyard.v1.QueueStats.backlog_age:type_name -> google.protobuf.Duration
 	5,  // 24: switchyard.v1.DescribeQueueResponse.queue:type_name -> switchyard.v1.Queue
 	14, // 25: switchyard.v1.DescribeQueueResponse.counts:type_name -> switchyard.v1.QueueCounts
 	18, // 26: switchyard.v1.DescribeQueueResponse.stats:type_name -> switchyard.v1.QueueStats
@@ -2515,8 +2619,8 @@ var file_switchyard_v1_queue_proto_depIdxs = []int32{
 	4,  // 30: switchyard.v1.DescribeQueueResponse.scaling:type_name -> switchyard.v1.QueueScalingStatus
 	5,  // 31: switchyard.v1.PauseQueueResponse.queue:type_name -> switchyard.v1.Queue
 	5,  // 32: switchyard.v1.ResumeQueueResponse.queue:type_name -> switchyard.v1.Queue
-	37, // 33: switchyard.v1.ListDeadTasksResponse.tasks:type_name -> switchyard.v1.Task
-	33, // 34: switchyard.v1.QueueScaling.Rule.window:type_name -> google.protobuf.Duration
+	39, // 33: switchyard.v1.ListDeadTasksResponse.tasks:type_name -> switchyard.v1.Task
+	35, // 34: switchyard.v1.QueueScaling.Rule.window:type_name -> google.protobuf.Duration
 	5,  // 35: switchyard.v1.ListQueuesResponse.Entry.queue:type_name -> switchyard.v1.Queue
 	14, // 36: switchyard.v1.ListQueuesResponse.Entry.counts:type_name -> switchyard.v1.QueueCounts
 	6,  // 37: switchyard.v1.QueueService.CreateQueue:input_type -> switchyard.v1.CreateQueueRequest
@@ -2529,18 +2633,20 @@ var file_switchyard_v1_queue_proto_depIdxs = []int32{
 	25, // 44: switchyard.v1.QueueService.PurgeQueue:input_type -> switchyard.v1.PurgeQueueRequest
 	27, // 45: switchyard.v1.QueueService.ListDeadTasks:input_type -> switchyard.v1.ListDeadTasksRequest
 	29, // 46: switchyard.v1.QueueService.RedriveDeadTasks:input_type -> switchyard.v1.RedriveDeadTasksRequest
-	7,  // 47: switchyard.v1.QueueService.CreateQueue:output_type -> switchyard.v1.CreateQueueResponse
-	9,  // 48: switchyard.v1.QueueService.UpdateQueue:output_type -> switchyard.v1.UpdateQueueResponse
-	11, // 49: switchyard.v1.QueueService.DeleteQueue:output_type -> switchyard.v1.DeleteQueueResponse
-	13, // 50: switchyard.v1.QueueService.ListQueues:output_type -> switchyard.v1.ListQueuesResponse
-	20, // 51: switchyard.v1.QueueService.DescribeQueue:output_type -> switchyard.v1.DescribeQueueResponse
-	22, // 52: switchyard.v1.QueueService.PauseQueue:output_type -> switchyard.v1.PauseQueueResponse
-	24, // 53: switchyard.v1.QueueService.ResumeQueue:output_type -> switchyard.v1.ResumeQueueResponse
-	26, // 54: switchyard.v1.QueueService.PurgeQueue:output_type -> switchyard.v1.PurgeQueueResponse
-	28, // 55: switchyard.v1.QueueService.ListDeadTasks:output_type -> switchyard.v1.ListDeadTasksResponse
-	30, // 56: switchyard.v1.QueueService.RedriveDeadTasks:output_type -> switchyard.v1.RedriveDeadTasksResponse
-	47, // [47:57] is the sub-list for method output_type
-	37, // [37:47] is the sub-list for method input_type
+	31, // 47: switchyard.v1.QueueService.EndWorkerPolls:input_type -> switchyard.v1.EndWorkerPollsRequest
+	7,  // 48: switchyard.v1.QueueService.CreateQueue:output_type -> switchyard.v1.CreateQueueResponse
+	9,  // 49: switchyard.v1.QueueService.UpdateQueue:output_type -> switchyard.v1.UpdateQueueResponse
+	11, // 50: switchyard.v1.QueueService.DeleteQueue:output_type -> switchyard.v1.DeleteQueueResponse
+	13, // 51: switchyard.v1.QueueService.ListQueues:output_type -> switchyard.v1.ListQueuesResponse
+	20, // 52: switchyard.v1.QueueService.DescribeQueue:output_type -> switchyard.v1.DescribeQueueResponse
+	22, // 53: switchyard.v1.QueueService.PauseQueue:output_type -> switchyard.v1.PauseQueueResponse
+	24, // 54: switchyard.v1.QueueService.ResumeQueue:output_type -> switchyard.v1.ResumeQueueResponse
+	26, // 55: switchyard.v1.QueueService.PurgeQueue:output_type -> switchyard.v1.PurgeQueueResponse
+	28, // 56: switchyard.v1.QueueService.ListDeadTasks:output_type -> switchyard.v1.ListDeadTasksResponse
+	30, // 57: switchyard.v1.QueueService.RedriveDeadTasks:output_type -> switchyard.v1.RedriveDeadTasksResponse
+	32, // 58: switchyard.v1.QueueService.EndWorkerPolls:output_type -> switchyard.v1.EndWorkerPollsResponse
+	48, // [48:59] is the sub-list for method output_type
+	37, // [37:48] is the sub-list for method input_type
 	37, // [37:37] is the sub-list for extension type_name
 	37, // [37:37] is the sub-list for extension extendee
 	0,  // [0:37] is the sub-list for field type_name
@@ -2561,7 +2667,7 @@ func file_switchyard_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_v1_queue_proto_rawDesc), len(file_switchyard_v1_queue_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	QueueService_PurgeQueue_FullMethodName       = "/switchyard.v1.QueueService/PurgeQueue"
 	QueueService_ListDeadTasks_FullMethodName    = "/switchyard.v1.QueueService/ListDeadTasks"
 	QueueService_RedriveDeadTasks_FullMethodName = "/switchyard.v1.QueueService/RedriveDeadTasks"
+	QueueService_EndWorkerPolls_FullMethodName   = "/switchyard.v1.QueueService/EndWorkerPolls"
 )
 
 // QueueServiceClient is the client API for QueueService service.
@@ -55,6 +56,12 @@ type QueueServiceClient interface {
 	ListDeadTasks(ctx context.Context, in *ListDeadTasksRequest, opts ...grpc.CallOption) (*ListDeadTasksResponse, error)
 	// RedriveDeadTasks makes dead tasks ready again, with all their attempts.
 	RedriveDeadTasks(ctx context.Context, in *RedriveDeadTasksRequest, opts ...grpc.CallOption) (*RedriveDeadTasksResponse, error)
+	// EndWorkerPolls ends all waiting polls of a worker, by its identity, in all
+	// partitions of a queue and in its sticky queues: they return empty, or with
+	// what they have been given already. New ones are refused with
+	// WORKER_CANCELLED for 30 s. It is for a worker that is about to stop, or that
+	// should be kept away from a queue.
+	EndWorkerPolls(ctx context.Context, in *EndWorkerPollsRequest, opts ...grpc.CallOption) (*EndWorkerPollsResponse, error)
 }
 
 type queueServiceClient struct {
@@ -165,6 +172,16 @@ func (c *queueServiceClient) RedriveDeadTasks(ctx context.Context, in *RedriveDe
 	return out, nil
 }
 
+func (c *queueServiceClient) EndWorkerPolls(ctx context.Context, in *EndWorkerPollsRequest, opts ...grpc.CallOption) (*EndWorkerPollsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndWorkerPollsResponse)
+	err := c.cc.Invoke(ctx, QueueService_EndWorkerPolls_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // QueueServiceServer is the server API for QueueService service.
 // All implementations must embed UnimplementedQueueServiceServer
 // for forward compatibility.
@@ -189,6 +206,12 @@ type QueueServiceServer interface {
 	ListDeadTasks(context.Context, *ListDeadTasksRequest) (*ListDeadTasksResponse, error)
 	// RedriveDeadTasks makes dead tasks ready again, with all their attempts.
 	RedriveDeadTasks(context.Context, *RedriveDeadTasksRequest) (*RedriveDeadTasksResponse, error)
+	// EndWorkerPolls ends all waiting polls of a worker, by its identity, in all
+	// partitions of a queue and in its sticky queues: they return empty, or with
+	// what they have been given already. New ones are refused with
+	// WORKER_CANCELLED for 30 s. It is for a worker that is about to stop, or that
+	// should be kept away from a queue.
+	EndWorkerPolls(context.Context, *EndWorkerPollsRequest) (*EndWorkerPollsResponse, error)
 	mustEmbedUnimplementedQueueServiceServer()
 }
 
@@ -228,6 +251,9 @@ func (UnimplementedQueueServiceServer) ListDeadTasks(context.Context, *ListDeadT
 }
 func (UnimplementedQueueServiceServer) RedriveDeadTasks(context.Context, *RedriveDeadTasksRequest) (*RedriveDeadTasksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RedriveDeadTasks not implemented")
+}
+func (UnimplementedQueueServiceServer) EndWorkerPolls(context.Context, *EndWorkerPollsRequest) (*EndWorkerPollsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EndWorkerPolls not implemented")
 }
 func (UnimplementedQueueServiceServer) mustEmbedUnimplementedQueueServiceServer() {}
 func (UnimplementedQueueServiceServer) testEmbeddedByValue()                      {}
@@ -430,6 +456,24 @@ func _QueueService_RedriveDeadTasks_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueueService_EndWorkerPolls_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndWorkerPollsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueueServiceServer).EndWorkerPolls(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueueService_EndWorkerPolls_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueueServiceServer).EndWorkerPolls(ctx, req.(*EndWorkerPollsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // QueueService_ServiceDesc is the grpc.ServiceDesc for QueueService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -476,6 +520,10 @@ var QueueService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RedriveDeadTasks",
 			Handler:    _QueueService_RedriveDeadTasks_Handler,
+		},
+		{
+			MethodName: "EndWorkerPolls",
+			Handler:    _QueueService_EndWorkerPolls_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -42,7 +42,8 @@ const (
 type TaskServiceClient interface {
 	// AddTasks adds tasks to a queue. When it returns, every task whose result
 	// has no error is durable. A task whose id was added to the queue within the
-	// last 10 minutes is not added again; its result says already_added.
+	// last 10 minutes is not added again; its result says already_added. This
+	// holds as well while the queue's number of partitions changes.
 	AddTasks(ctx context.Context, in *AddTasksRequest, opts ...grpc.CallOption) (*AddTasksResponse, error)
 	// PollTasks leases up to max_tasks tasks. It returns as soon as there is at
 	// least one, and with none when the wait is over.
@@ -168,7 +169,8 @@ func (c *taskServiceClient) CancelTask(ctx context.Context, in *CancelTaskReques
 type TaskServiceServer interface {
 	// AddTasks adds tasks to a queue. When it returns, every task whose result
 	// has no error is durable. A task whose id was added to the queue within the
-	// last 10 minutes is not added again; its result says already_added.
+	// last 10 minutes is not added again; its result says already_added. This
+	// holds as well while the queue's number of partitions changes.
 	AddTasks(context.Context, *AddTasksRequest) (*AddTasksResponse, error)
 	// PollTasks leases up to max_tasks tasks. It returns as soon as there is at
 	// least one, and with none when the wait is over.
