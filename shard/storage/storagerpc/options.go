@@ -34,7 +34,7 @@ type ServerOptions struct {
 	// arguments and results (default 4096 and 64 MiB). One call may be larger.
 	MaxCalls int
 	MaxBytes int64
-	// Readers is how many reads of one stream run at once (default 16).
+	// Readers is how many reads of one stream run, or wait for their master, at once (default 64).
 	Readers int
 	// MaxViews bounds the views that are open at once (default 256). More are refused with
 	// OVERLOADED.
@@ -57,7 +57,7 @@ func (o *ServerOptions) setDefaults() error {
 	}
 	def(&o.MaxCalls, 4096)
 	def(&o.MaxBytes, 64<<20)
-	def(&o.Readers, 16)
+	def(&o.Readers, 64)
 	def(&o.MaxViews, 256)
 	def(&o.ViewIdle, 30*time.Second)
 	def(&o.ViewAge, 5*time.Minute)
