@@ -109,6 +109,10 @@ bench-moves: ## What moves cost those who use the bucket, and what happens when 
 	$(GO) run ./internal/movebench -beside -mib 1024
 	$(GO) run ./internal/movebench -trouble -mib 100 -runs 1
 
+.PHONY: bench-store
+bench-store: ## What replica sets of one and of three do, and how long a failover takes
+	$(GO) run ./internal/storebench
+
 .PHONY: bench-rebalance
 bench-rebalance: ## How long an added replica set takes to fill, and what traffic notices of it
 	$(GO) run ./internal/rebalbench
