@@ -77,9 +77,7 @@ func TestMove_movesAndCounts(t *testing.T) {
 	if err != nil || last.GetMoved() != 2 || last.GetAlready() != 6 {
 		t.Errorf("%v, %v", last, err)
 	}
-	if found, sum := c.check(t, &v1.CheckStoreRequest{}); !sum.GetOk() {
-		t.Errorf("check: %v", found)
-	}
+	c.checkUntil(t, "check", &v1.CheckStoreRequest{}, clean)
 }
 
 func TestMove_refusesWhatCannotBe(t *testing.T) {
@@ -215,36 +213,27 @@ func TestForce_makesAndDropsOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	kinds := func() (out []string) {
-		found, sum := c.check(t, &v1.CheckStoreRequest{OwnersOnly: true})
-		for _, f := range found {
-			out = append(out, f.GetKind())
-		}
-		if sum.GetOk() != (len(out) == 0) {
-			t.Errorf("%v with findings %v", sum, found)
-		}
-		return out
+	wantKind := func(what, kind string) {
+		t.Helper()
+		c.checkUntil(t, what, &v1.CheckStoreRequest{OwnersOnly: true}, func(found []*v1.StoreFinding, sum *v1.CheckStoreSummary) bool {
+			if kind == "" {
+				return clean(found, sum)
+			}
+			return !sum.GetOk() && len(found) == 1 && found[0].GetKind() == kind
+		})
 	}
 	force(v1.BucketChange_BUCKET_CHANGE_FORCE_CREATE, 4, "b")
-	if k := kinds(); len(k) != 1 || k[0] != kindTwoOwners {
-		t.Errorf("with two owners: %v", k)
-	}
+	wantKind("with two owners", kindTwoOwners)
 	_, err := c.client.LocateKey(ctx, &v1.LocateKeyRequest{Bucket: 4})
 	wantReason(t, err, codes.DataLoss, shard.BucketIsCorrupted)
 	force(v1.BucketChange_BUCKET_CHANGE_FORCE_DROP, 4, "a")
-	if k := kinds(); len(k) != 0 {
-		t.Errorf("after the repair: %v", k)
-	}
+	wantKind("after the repair", "")
 	force(v1.BucketChange_BUCKET_CHANGE_FORCE_DROP, 4, "b")
-	if k := kinds(); len(k) != 1 || k[0] != kindNoOwner {
-		t.Errorf("with no owner: %v", k)
-	}
+	wantKind("with no owner", kindNoOwner)
 	_, err = c.client.UpdateBuckets(ctx, &v1.UpdateBucketsRequest{Buckets: []*v1.BucketSpan{spans(4, 4)}, Change: v1.BucketChange_BUCKET_CHANGE_FORCE_CREATE, ReplicaSet: "x"})
 	wantReason(t, err, codes.NotFound, shard.NoSuchReplicaSet)
 	force(v1.BucketChange_BUCKET_CHANGE_FORCE_CREATE, 4, "a")
-	if k := kinds(); len(k) != 0 {
-		t.Errorf("after the repair: %v", k)
-	}
+	wantKind("after the repair", "")
 }
 
 func TestUpdateReplicaSet_refusesWhatCannotBe(t *testing.T) {

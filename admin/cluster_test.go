@@ -59,7 +59,7 @@ type clusterOptions struct {
 func newCluster(t *testing.T, o clusterOptions) *testCluster {
 	t.Helper()
 	ctx := testContext(t)
-	o.Engine = raftengine.Options{Memory: true, HeartbeatTimeout: time.Second, ElectionTimeout: time.Second, MaxArgs: o.Engine.MaxArgs}
+	o.Engine = raftengine.Options{Memory: true, HeartbeatTimeout: 3 * time.Second, ElectionTimeout: 3 * time.Second, MaxArgs: o.Engine.MaxArgs}
 	if o.Buckets == 0 {
 		o.Buckets = testBuckets
 	}
@@ -177,6 +177,27 @@ func (c *testCluster) check(t *testing.T, req *v1.CheckStoreRequest) (found []*v
 		t.Fatal("the check ended without a summary")
 	}
 	return found, sum
+}
+
+// checkUntil checks the store until what is found is as it should be: on a slow machine a member may
+// not answer in time.
+func (c *testCluster) checkUntil(t *testing.T, what string, req *v1.CheckStoreRequest, ok func([]*v1.StoreFinding, *v1.CheckStoreSummary) bool) {
+	t.Helper()
+	var found []*v1.StoreFinding
+	var sum *v1.CheckStoreSummary
+	for end := time.Now().Add(30 * time.Second); ; {
+		if found, sum = c.check(t, req); ok(found, sum) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: %v, %v", what, sum, found)
+		}
+	}
+}
+
+// clean is a check that finds nothing.
+func clean(found []*v1.StoreFinding, sum *v1.CheckStoreSummary) bool {
+	return sum.GetOk() && len(found) == 0
 }
 
 func spans(first, last uint32) *v1.BucketSpan { return &v1.BucketSpan{First: first, Last: last} }
