@@ -23,6 +23,7 @@ type options struct {
 	rate     int
 	rowBytes int
 	runs     int
+	warm     bool
 	calm     float64
 	copyRate int64
 	// anyReplica lets replicas answer reads when the master does not.
@@ -46,6 +47,7 @@ func main() {
 	flag.IntVar(&opts.rowBytes, "row", 1024, "bytes of a row's value")
 	flag.Int64Var(&opts.copyRate, "copy", 0, "MiB/s that are copied at most (default: that of a storage)")
 	flag.IntVar(&opts.runs, "runs", 5, "moves of each size")
+	flag.BoolVar(&opts.warm, "warm", true, "move the bucket there and back first: on new nodes the files of the log still grow")
 	flag.Float64Var(&opts.calm, "calm", 100, "moves during which other processes use more processors than this do not count; up to four times as many are made")
 	flag.Parse()
 	opts.logger = slog.New(slog.DiscardHandler)

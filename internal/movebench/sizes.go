@@ -55,6 +55,7 @@ func open(ctx context.Context, opts options, members, mib int) (b *bench, err er
 	if err != nil {
 		return b, err
 	}
+	fmt.Fprintf(os.Stderr, "  members %d, %d MiB: filled\n", members, mib)
 	b.load = startLoad(b.router, bucket, rows, opts)
 	return b, sleep(ctx, time.Second) // connections, caches
 }
@@ -162,6 +163,16 @@ func sizes(ctx context.Context, opts options, members, mib int) error {
 		return err
 	}
 	defer b.close()
+	if opts.warm {
+		for _, to := range []string{"b", "a"} {
+			if err := b.send(ctx, to); err != nil {
+				return fmt.Errorf("the first moves: %w", err)
+			}
+			if err := b.settle(ctx); err != nil {
+				return err
+			}
+		}
+	}
 	var runs []moved
 	for i := 0; len(runs) < opts.runs && i < 4*opts.runs; i++ {
 		// As long without a move, for comparison; the last one's length is a good guess.

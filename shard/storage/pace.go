@@ -11,7 +11,7 @@ import (
 const (
 	// defaultCopyRate is the most that is sent in a second. It leaves room for
 	// others even where nothing tells that they need it.
-	defaultCopyRate = 160 << 20
+	defaultCopyRate = 90 << 20
 	// slowWrite is how long a small write of this replica set may take, and slowMessage how
 	// long a message with rows, before copying slows down. Where they always take long, it is
 	// slowFactor times what they took at the beginning.

@@ -33,7 +33,7 @@ type Options struct {
 	// the move is called off (default 1.5 s).
 	PauseTime time.Duration
 	// CopyRate bounds how many bytes of rows are sent in a second to other replica sets
-	// (default 160 MiB). When writes here or messages to the destinations become slow it goes
+	// (default 90 MiB). When writes here or messages to the destinations become slow it goes
 	// slower by itself.
 	CopyRate int64
 	// MaxReceiving is how many buckets may be on their way to this replica set (default 4096).
