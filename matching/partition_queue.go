@@ -246,59 +246,84 @@ func (e *Engine) PurgePartition(ctx context.Context, req *v1.PurgePartitionReque
 	}
 	resp := &v1.PurgePartitionResponse{}
 	var before uint64 // tasks added later stay
-	waiting := func(v *storage.View, o *owner) ([]storedTask, error) {
-		var m meta
-		row, ok, err := v.Get(spaceMeta, []byte(o.id.Key()))
-		if err != nil || !ok {
-			return nil, err
-		}
-		if err := m.decode(row); err != nil {
-			return nil, err
-		}
-		if before == 0 {
-			before = m.nextSeq
-		}
-		return waitingTasks(v, &m, before, purgeChunk)
-	}
-	dead := func(v *storage.View, o *owner) ([]storedTask, error) {
-		found, _, err := deadTasks(v, o.uid, 0, purgeChunk)
-		var out []storedTask
-		for _, f := range found {
-			if f.seq < before {
-				out = append(out, f.storedTask)
-			}
-		}
-		return out, err
-	}
-	passes := []func(*storage.View, *owner) ([]storedTask, error){waiting}
-	if req.GetIncludeDead() {
-		passes = append(passes, dead)
-	}
-	for _, find := range passes {
+	purge := func(find findTasks) error {
 		for {
-			n := 0
-			err := e.retryUnloaded(ctx, id, false, func(o *owner) error {
-				r := &removeCall{}
-				_, err := e.lookAndDo(ctx, o, func(v *storage.View) (replier, *call, error) {
-					tasks, err := find(v, o)
-					if n = len(tasks); err != nil || n == 0 {
-						return nil, nil, err
-					}
-					r.tasks = tasks
-					return r, &r.call, nil
-				})
-				resp.Purged += int64(r.removed)
-				return err
+			r := &removeCall{}
+			n, err := e.withTasks(ctx, id, find, func(tasks []storedTask) (replier, *call) {
+				resp.Purged += int64(r.removed) // by a try whose partition left memory
+				r = &removeCall{tasks: tasks}
+				return r, &r.call
 			})
-			if err != nil {
-				return nil, err
-			}
-			if n == 0 {
-				break
+			resp.Purged += int64(r.removed)
+			if err != nil || n == 0 {
+				return err
 			}
 		}
+	}
+	err := purge(func(v *storage.View, o *owner) ([]storedTask, error) {
+		m, err := metaOnce(v, o, &before)
+		if err != nil || m == nil {
+			return nil, err
+		}
+		return waitingTasks(v, m, before, purgeChunk)
+	})
+	if err == nil && req.GetIncludeDead() {
+		err = purge(func(v *storage.View, o *owner) ([]storedTask, error) {
+			found, _, err := deadTasks(v, o.uid, 0, purgeChunk)
+			return addedBefore(found, before), err
+		})
+	}
+	if err != nil {
+		return nil, err
 	}
 	return resp, nil
+}
+
+// findTasks finds the tasks for one write that removes or revives them.
+type findTasks func(*storage.View, *owner) ([]storedTask, error)
+
+// withTasks finds tasks of a partition, hands them to its owner by the call that do makes, and
+// returns how many it found. Without any, there is no call.
+func (e *Engine) withTasks(ctx context.Context, id PartitionID, find findTasks, do func([]storedTask) (replier, *call)) (n int, err error) {
+	err = e.retryUnloaded(ctx, id, false, func(o *owner) error {
+		_, err := e.lookAndDo(ctx, o, func(v *storage.View) (replier, *call, error) {
+			found, err := find(v, o)
+			if n = len(found); err != nil || n == 0 {
+				return nil, nil, err
+			}
+			next, c := do(found)
+			return next, c, nil
+		})
+		return err
+	})
+	return n, err
+}
+
+// metaOnce reads a partition's meta row, nil if there is none, and notes the next sequence
+// number when it is the first time.
+func metaOnce(v *storage.View, o *owner, next *uint64) (*meta, error) {
+	row, ok, err := v.Get(spaceMeta, []byte(o.id.Key()))
+	if err != nil || !ok {
+		return nil, err
+	}
+	m := &meta{}
+	if err := m.decode(row); err != nil {
+		return nil, err
+	}
+	if *next == 0 {
+		*next = m.nextSeq
+	}
+	return m, nil
+}
+
+// addedBefore are the tasks with a sequence number below next.
+func addedBefore(found []found, next uint64) (out []storedTask) {
+	for _, f := range found {
+		if f.seq < next {
+			out = append(out, f.storedTask)
+		}
+	}
+	return out
 }
 
 // ListPartitionDeadTasks implements v1.MatchingServiceServer. Tasks come in the order
@@ -351,20 +376,14 @@ func (e *Engine) RedrivePartition(ctx context.Context, preq *v1.RedrivePartition
 		return nil, err
 	}
 	resp := &v1.RedrivePartitionResponse{}
-	redrive := func(find func(*storage.View, *owner) ([]storedTask, error)) (n int, err error) {
-		err = e.retryUnloaded(ctx, id, false, func(o *owner) error {
-			r := &reviveCall{}
-			_, err := e.lookAndDo(ctx, o, func(v *storage.View) (replier, *call, error) {
-				tasks, err := find(v, o)
-				if n = len(tasks); err != nil || n == 0 {
-					return nil, nil, err
-				}
-				r.tasks = tasks
-				return r, &r.call, nil
-			})
-			resp.Redriven += int64(r.revived)
-			return err
+	redrive := func(find findTasks) (int, error) {
+		r := &reviveCall{}
+		n, err := e.withTasks(ctx, id, find, func(tasks []storedTask) (replier, *call) {
+			resp.Redriven += int64(r.revived) // by a try whose partition left memory
+			r = &reviveCall{tasks: tasks}
+			return r, &r.call
 		})
+		resp.Redriven += int64(r.revived)
 		return n, err
 	}
 	if len(req.GetIds()) > 0 {
@@ -405,31 +424,17 @@ func (e *Engine) RedrivePartition(ctx context.Context, preq *v1.RedrivePartition
 			}
 		}
 		n, err := redrive(func(v *storage.View, o *owner) ([]storedTask, error) {
-			if before == 0 {
-				row, ok, err := v.Get(spaceMeta, []byte(o.id.Key()))
-				if err != nil || !ok {
-					return nil, err
-				}
-				var m meta
-				if err := m.decode(row); err != nil {
-					return nil, err
-				}
-				before = m.nextSeq
+			if m, err := metaOnce(v, o, &before); err != nil || m == nil {
+				return nil, err
 			}
 			found, next, err := deadTasks(v, o.uid, from, int(limit))
 			if err != nil {
 				return nil, err
 			}
-			var out []storedTask
-			for _, f := range found {
-				if f.seq < before {
-					out = append(out, f.storedTask)
-				}
-			}
 			if from = next; next == 0 {
 				from = before
 			}
-			return out, nil
+			return addedBefore(found, before), nil
 		})
 		if err != nil || n == 0 {
 			return resp, err
