@@ -141,8 +141,18 @@ func (c *Cluster) bootstrap(ctx context.Context, set string, all bool) error {
 	for i, m := range members {
 		group[i] = engine.Member{ID: m.ID, Address: m.Address, Voter: true}
 	}
-	if err := members[0].Engine.Bootstrap(ctx, group); err != nil {
-		return err
+	// On a slow machine the mastership may change while the others join; the new master goes on.
+	for m := members[0]; ; {
+		err := m.Engine.Bootstrap(ctx, group)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, shard.NonMaster) && !errors.Is(err, shard.OutcomeUnknown) {
+			return err
+		}
+		if m, err = c.Master(ctx, set); err != nil {
+			return err
+		}
 	}
 	req := &v1.BootstrapStorageRequest{ClusterId: ClusterID, BucketCount: c.opts.Buckets, ReplicaSet: set}
 	if all {

@@ -3,6 +3,7 @@ package rebalancer
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 )
 
@@ -70,6 +71,9 @@ func (r *Rebalancer) Status() Status {
 	return s
 }
 
+// OneLine makes one line of the text of errors that were joined.
+func OneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
+
 func (r *Rebalancer) working() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,6 +99,7 @@ func (r *Rebalancer) setIdle(active bool, where, reason string) {
 }
 
 func (r *Rebalancer) setWaiting(reason string) {
+	reason = OneLine(reason)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.Active, r.status.Where, r.status.Phase, r.status.Reason = true, r.o.ReplicaSet, Waiting, reason

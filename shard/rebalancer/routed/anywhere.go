@@ -43,7 +43,7 @@ func Status(ctx context.Context, r *router.Router) (*v1.RebalancerStatusResponse
 	})
 	if err != nil {
 		return &v1.RebalancerStatusResponse{On: on, Where: where, Phase: string(rebalancer.Waiting),
-			Reason: fmt.Sprintf("the master of replica set %s is the one to rebalance, and cannot be asked: %v", where, err)}, nil
+			Reason: rebalancer.OneLine(fmt.Sprintf("the master of replica set %s is the one to rebalance, and cannot be asked: %v", where, err))}, nil
 	}
 	resp.On = on
 	return resp, nil
