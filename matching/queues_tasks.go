@@ -348,7 +348,7 @@ func (q *Queues) CompleteTasks(ctx context.Context, req *v1.CompleteTasksRequest
 			}
 			resp, err := peer.PartitionCompleteTasks(ctx, &v1.PartitionCompleteTasksRequest{Header: h, Request: part})
 			return resp.GetResponse().GetResults(), err
-		}, refusedItem, repeatedComplete)
+		}, refusedItem, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func (d *disk) hang() (heal func()) {
 	return func() { d.change(func() { d.hung-- }) }
 }
 
-// die makes everything fail from now on. Votes and terms alone seem to be written, and are
+// die makes everything fail that writes, from now on. Votes and terms alone seem to be written, and are
 // not: the process would end when they cannot, and this one must go on.
 func (d *disk) die() { d.change(func() { d.dead = true }) }
 
@@ -131,7 +131,7 @@ func (d *disk) inode(name string, fresh bool) *inode {
 
 // Open implements wal.FS.
 func (d *disk) Open(name string, write bool) (wal.File, error) {
-	if err := d.wait(); err != nil {
+	if err := d.wait(); err != nil && write {
 		return nil, err
 	}
 	f, err := d.FS.Open(name, write)

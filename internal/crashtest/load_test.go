@@ -202,8 +202,13 @@ func (l *load) drain() {
 // artifact (go test -artifacts).
 func judge(t *testing.T, recorder *history.Recorder) history.Report {
 	t.Helper()
+	return judgeBy(t, recorder, history.Options{ClockError: clockError})
+}
+
+func judgeBy(t *testing.T, recorder *history.Recorder, options history.Options) history.Report {
+	t.Helper()
 	records := recorder.Records()
-	report := history.Check(records, history.Options{ClockError: clockError})
+	report := history.Check(records, options)
 	t.Log(report)
 	if len(report.Violations) == 0 {
 		return report

@@ -50,6 +50,9 @@ type Options struct {
 	// ClockError is how far the server's clock, by which deadlines are told, may
 	// be from the records' clock. Deadlines are believed only that exactly.
 	ClockError time.Duration
+	// Repeats: nodes repeat requests by themselves when an answer is lost. Then "completed
+	// already" may be about the request itself, so it may have had an effect.
+	Repeats bool
 }
 
 // Report is the verdict with numbers that tell whether the history was worth
@@ -99,16 +102,17 @@ type task struct {
 }
 
 type checker struct {
-	slack  int64
-	origin int64
-	report Report
+	slack   int64
+	repeats bool
+	origin  int64
+	report  Report
 }
 
 // Check judges a complete history: after the last record nothing may be under
 // way, and every task that is still in the queue must have a Left record.
 // Records may come in any order. The records are not changed.
 func Check(records []Record, options Options) Report {
-	c := checker{slack: int64(options.ClockError), origin: math.MaxInt64}
+	c := checker{slack: int64(options.ClockError), repeats: options.Repeats, origin: math.MaxInt64}
 	tasks := c.group(records)
 	for _, t := range tasks {
 		c.checkTask(t)
@@ -164,6 +168,10 @@ func (c *checker) group(records []Record) []*task {
 		l := t.byToken[string(r.Token)]
 		switch {
 		case r.Outcome == Refused:
+		case r.Outcome == Already && c.repeats && l != nil:
+			own := *r
+			own.Outcome = Unknown
+			l.ends = append(l.ends, &own)
 		case r.Outcome == Already:
 			t.already = append(t.already, r)
 		case l == nil:

@@ -249,6 +249,26 @@ func TestCheck_allowsForClockError(t *testing.T) {
 	}
 }
 
+// Where nodes repeat requests, "completed already" may be about the request itself, and a
+// completion that is not known otherwise; but not one by somebody who had no lease.
+func TestCheck_allowsForRepeatingNodes(t *testing.T) {
+	own := history(add("a", OK, 0, 1), deliver("a", "1", 0, 3, 1000), complete("a", "1", Already, 4, 5))
+	after := history(add("a", OK, 0, 1), deliver("a", "1", 0, 3, 10), deliver("a", "2", 12, 13, 1000),
+		complete("a", "2", OK, 14, 15), complete("a", "1", Already, 4, 20))
+	for _, h := range [][]Record{own, after} {
+		if report := Check(h, Options{Repeats: true}); len(report.Violations) != 0 {
+			t.Errorf("with repeating nodes: %s", report)
+		}
+	}
+	if report := Check(own, Options{}); len(report.Violations) == 0 {
+		t.Error("without repeating nodes nothing was said of a completion from nowhere")
+	}
+	early := history(add("a", OK, 0, 1), deliver("a", "1", 0, 3, 1000), deliver("a", "2", 5, 6, 2000), complete("a", "1", Already, 7, 8))
+	if report := Check(early, Options{Repeats: true}); len(report.Violations) == 0 {
+		t.Error("a delivery under a live lease was not seen")
+	}
+}
+
 func TestReport_countsAndTells(t *testing.T) {
 	report := Check(history(
 		add("a", OK, 0, 1), deliver("a", "1", 2, 3, 100), complete("a", "1", Unknown, 4, 5),
