@@ -138,6 +138,9 @@ func (s *Service) onMember(ctx context.Context, set, id string, fn func(context.
 	defer cancel()
 	for {
 		err := s.router.OnMember(wait, set, id, fn)
+		if wait.Err() != nil && ctx.Err() == nil {
+			err = unanswered(shard.UnreachableReplica, set, "member "+id, err)
+		}
 		if !errors.Is(err, shard.UnreachableReplica) && !errors.Is(err, shard.NoSuchReplicaSet) {
 			return err
 		}

@@ -131,7 +131,6 @@ func TestBootstrap_refusesWhatIsNotExpected(t *testing.T) {
 }
 
 func TestBootstrap_everyMemberMustAnswer(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, clusterOptions{Options: localsets.Options{Sets: []string{"a", "b"}, Members: 2, Bare: true}})
 	c.Members("b")[1].Kill()
 	_, err := c.client.BootstrapCluster(testContext(t), &v1.BootstrapClusterRequest{})

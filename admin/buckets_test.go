@@ -204,7 +204,6 @@ func TestUpdateBuckets_allOrNone(t *testing.T) {
 }
 
 func TestForce_makesAndDropsOwners(t *testing.T) {
-	t.Parallel()
 	c, _ := newPair(t)
 	ctx := testContext(t)
 	force := func(change v1.BucketChange, b uint32, set string) {

@@ -113,7 +113,6 @@ func TestCheck_isCleanWhileBucketsAreWrittenAndMove(t *testing.T) {
 }
 
 func TestCheck_saysWhoDoesNotAnswer(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, clusterOptions{Options: localsets.Options{Sets: []string{"a", "b"}, Members: 3}})
 	master, err := c.Master(testContext(t), "b")
 	if err != nil {

@@ -77,7 +77,6 @@ func TestMembers_comeGoAndHandOver(t *testing.T) {
 }
 
 func TestSets_comeAndGo(t *testing.T) {
-	t.Parallel()
 	o := clusterOptions{Options: localsets.Options{Sets: []string{"a", "b"}, Bare: true}, up: func(n string) bool { return n == "a1" }}
 	c := newCluster(t, o)
 	ctx := testContext(t)
@@ -135,7 +134,6 @@ func TestSets_comeAndGo(t *testing.T) {
 }
 
 func TestErrors_haveANameBeforeTheCallersTimeIsOver(t *testing.T) {
-	t.Parallel()
 	c := newCluster(t, clusterOptions{Options: localsets.Options{Sets: []string{"a", "b"}}})
 	c.Members("b")[0].Kill()
 	// Not over the network, where the end of the time could come before the answer.

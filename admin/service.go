@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -87,9 +88,21 @@ func unary[Resp any](ctx context.Context, do func(context.Context) (*Resp, error
 
 // onMaster calls fn with a set's master, for askTime at most.
 func (s *Service) onMaster(ctx context.Context, set string, fn func(context.Context, v1.StorageServiceClient) error) error {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	wait, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	return s.router.OnMaster(ctx, set, fn)
+	err := s.router.OnMaster(wait, set, fn)
+	if wait.Err() != nil && ctx.Err() == nil {
+		err = unanswered(shard.UnreachableMaster, set, "its master", err)
+	}
+	return err
+}
+
+// unanswered gives the end of askTime a name, where it has none yet.
+func unanswered(code shard.Code, set, who string, err error) error {
+	if _, named := errors.AsType[*shard.Error](err); named || err == nil {
+		return err
+	}
+	return &shard.Error{Code: code, ReplicaSet: set, Reason: who + " has not answered within " + askTime.String(), Err: err}
 }
 
 // now returns the nodes that are alive as this one knows them.

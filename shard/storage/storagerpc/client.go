@@ -196,6 +196,12 @@ func (c *Client) failure(err error) error {
 		// Who cannot be connected to has got nothing. gRPC says it in words alone.
 		dialing := strings.Contains(status.Convert(err).Message(), "Error while dialing")
 		return &ConnError{Address: c.address, Sent: !dialing, Err: err}
+	case codes.Unimplemented:
+		// A server that does not know this service at all is none of ours: a node is gone, and
+		// another program has its address.
+		if strings.Contains(status.Convert(err).Message(), "unknown service") {
+			return &ConnError{Address: c.address, Err: err}
+		}
 	case codes.DeadlineExceeded:
 		return errors.Join(context.DeadlineExceeded, err)
 	case codes.Canceled:

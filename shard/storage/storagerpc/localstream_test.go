@@ -12,7 +12,7 @@ import (
 )
 
 func TestLocalStream_isLikeOneOverTheNetwork(t *testing.T) {
-	s, err := NewServer(ServerOptions{Storage: newStorage(t, "a", storage.NewRegistry()), Member: "a1"})
+	s, err := NewServer(ServerOptions{Storage: newStorage(t, "", storage.NewRegistry()), Member: "a1"})
 	if err != nil {
 		t.Fatal(err)
 	}
