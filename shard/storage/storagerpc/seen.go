@@ -3,6 +3,7 @@ package storagerpc
 import (
 	"context"
 	"strconv"
+	"time"
 
 	"google.golang.org/grpc/metadata"
 
@@ -86,15 +87,22 @@ func (s *Server) join(ctx context.Context) (seen Storage, leave func(), err erro
 	return seen, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.callers[n]--; s.callers[n] == 0 {
-			delete(s.callers, n)
-		}
+		s.callers[n]--
+		s.left[n] = time.Now()
 	}, nil
 }
 
-// Callers returns how many streams there are of clients that believe in a bucket_count.
+// lingers is how long a client that has left counts on: it may be on its way back.
+const lingers = 3 * time.Second
+
+// Callers returns how many streams there are of clients that believe in a bucket_count, or were
+// a moment ago.
 func (s *Server) Callers(count uint32) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.callers[count]
+	n := s.callers[count]
+	if n == 0 && time.Since(s.left[count]) < lingers {
+		n = 1
+	}
+	return n
 }

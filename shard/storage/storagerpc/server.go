@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -48,7 +49,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	streams  map[*callStream]struct{}
-	callers  map[uint32]int // streams by the bucket_count in which their clients believe
+	callers  map[uint32]int       // streams by the bucket_count in which their clients believe
+	left     map[uint32]time.Time // when the last of them ended
 	draining bool
 	drained  chan struct{}      // closed when draining begins
 	stop     context.Context    // ended by Close
@@ -63,7 +65,7 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	}
 	s := &Server{
 		opts: opts, storage: opts.Storage, views: make(chan struct{}, opts.MaxViews),
-		streams: map[*callStream]struct{}{}, callers: map[uint32]int{}, drained: make(chan struct{}),
+		streams: map[*callStream]struct{}{}, callers: map[uint32]int{}, left: map[uint32]time.Time{}, drained: make(chan struct{}),
 	}
 	s.stop, s.end = context.WithCancel(context.Background())
 	return s, nil
