@@ -174,6 +174,9 @@ func (f *fsm) commit() error {
 	f.applied.Store(f.at.index)
 	f.answer(nil)
 	f.e.snapshotIfDue()
+	if !f.e.Voice() {
+		f.e.lead.poke() // perhaps it has caught up now
+	}
 	return nil
 }
 

@@ -208,6 +208,7 @@ func (e *Engine) followLeadership() {
 				e.takeOver(r.value)
 			}
 		case <-e.lead.wake:
+			e.checkVoice()
 		case <-often.C:
 			e.checkVoice()
 			e.checkDisk()

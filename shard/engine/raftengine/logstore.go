@@ -102,10 +102,10 @@ func (t *timedLog) setFloor(at position) {
 }
 
 // Floor implements raftrpc.Host.
-func (e *Engine) Floor() (index, term uint64) {
+func (e *Engine) Floor(previous uint64) (index, term uint64) {
 	first, err := e.log.FirstIndex()
-	if err != nil {
-		return 0, 0 // it is noticed where it matters
+	if err != nil || first != 0 && first <= previous {
+		return 0, 0 // an error is noticed where it matters
 	}
 	if f := e.log.floor.Load(); f != nil && (first == 0 || first == f.index+1) {
 		return f.index, f.term

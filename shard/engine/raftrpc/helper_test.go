@@ -136,7 +136,7 @@ func (n *node) Applied() (uint64, uint64) {
 	return r.AppliedIndex(), r.CurrentTerm()
 }
 
-func (n *node) Floor() (uint64, uint64) { return 0, 0 }
+func (n *node) Floor(uint64) (uint64, uint64) { return 0, 0 }
 
 func (n *node) Hangs() bool { return n.hangs.Load() }
 

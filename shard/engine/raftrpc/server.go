@@ -224,7 +224,7 @@ func (s *server) receiveEntries(ctx context.Context, stream v1.RaftService_Appen
 // trim leaves out of a request what is so old that Raft cannot look it up here any more, and
 // would refuse. It is applied, so it is what every master has.
 func trim(h Host, req *raft.AppendEntriesRequest) {
-	index, term := h.Floor()
+	index, term := h.Floor(req.PrevLogEntry)
 	if index <= req.PrevLogEntry {
 		return
 	}

@@ -106,9 +106,9 @@ type Host interface {
 	Voice() bool
 	// Applied returns the last log entry that is applied here, 0 for none, and Raft's term.
 	Applied() (index, term uint64)
-	// Floor returns the first log entry that Raft can look up here, and its term; it and all
-	// before it are applied. 0 when there is none.
-	Floor() (index, term uint64)
+	// Floor returns the first log entry that Raft can look up here, and its term, when previous
+	// is before it; it and all before it are applied. Otherwise it returns 0.
+	Floor(previous uint64) (index, term uint64)
 	// Hangs tells whether this member waits for its disk for so long that it must not be the
 	// master: it sends no entries, heartbeats or requests for votes then.
 	Hangs() bool

@@ -15,7 +15,7 @@ import (
 const allSteps = "SWITCHYARD_TEST_ALL_STEPS"
 
 func sample(steps []string) []string {
-	const few = 10
+	const few = 6
 	if os.Getenv(allSteps) != "" || len(steps) <= few {
 		return steps
 	}
