@@ -114,12 +114,6 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-func newMember(t *testing.T, id string) *member {
-	m := idleMember(t, id)
-	m.start()
-	return m
-}
-
 // idleMember is a member that has to be started.
 func idleMember(t *testing.T, id string) *member {
 	m := &member{t: t, id: id, dir: filepath.Join(t.TempDir(), id), cut: new(atomic.Bool), fatal: make(chan error, 16)}
