@@ -37,6 +37,10 @@
 // Options.OnFatal, which should end the process. A restart replays the log. It never
 // goes on after an error of which it cannot know what was kept.
 //
+// A disk that hangs gives no error. A master of several whose write takes longer than
+// Options.HangTimeout falls silent, so that another one is elected, and goes on as a
+// replica when its disk does.
+//
 // # Several members
 //
 // With Options.Transport the engine is one member of a group of up to seven. The master is
@@ -44,5 +48,6 @@
 // master that loses its place answers OUTCOME_UNKNOWN to commands that were with Raft. A
 // read that must see every acknowledged write calls ReadBarrier first, which asks a
 // majority and writes nothing. A member that is too far behind, or has lost its disk, gets
-// a snapshot: the files of a checkpoint. Without a transport the group is this member alone.
+// a snapshot: the files of a checkpoint. Its rows count from the moment at which meta.json
+// names their folder; before it a start finds the old ones. Without a transport the group is this member alone.
 package raftengine

@@ -14,7 +14,9 @@
 // # Entries
 //
 // Entries travel over one stream per term and member, many requests under way and
-// answered in order. Requests and large entries are cut into messages of about half a
+// answered in order. What a member has applied, and Raft cannot look up there any more, is
+// left out where it arrives. A member that cannot be reached is tried again and again, since
+// Raft itself would pause for longer and longer. Requests and large entries are cut into messages of about half a
 // megabyte. What is under way to one member is bounded in number and bytes.
 //
 // # Who may speak
