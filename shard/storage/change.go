@@ -97,7 +97,7 @@ func (s *Storage) listBuckets(count uint32, fn func(*v1.ListBucketsResponse_Buck
 		if row.State == shard.Absent {
 			continue
 		}
-		if err := fn(&v1.ListBucketsResponse_Bucket{Bucket: uint32(b), State: uint32(row.State), Peer: row.Peer, Transfer: row.Transfer, Bytes: -1}); err != nil {
+		if err := fn(&v1.ListBucketsResponse_Bucket{Bucket: uint32(b), State: uint32(row.State), Peer: row.Peer, Transfer: row.Transfer, Bytes: s.bucketSize(b)}); err != nil {
 			return err
 		}
 	}

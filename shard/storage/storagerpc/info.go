@@ -48,6 +48,9 @@ func (s *Server) info(seen Storage) *v1.StorageInfoResponse {
 			resp.SplitPhase = p.Phase
 		}
 	}
+	if m, ok := s.storage.(interface{ Size() int64 }); ok {
+		resp.StateBytes = max(m.Size(), resp.GetStateBytes())
+	}
 	if m, ok := s.storage.(Membership); ok {
 		resp.Members = m.Members()
 	}
