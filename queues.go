@@ -37,6 +37,8 @@ type QueueConfig struct {
 	RateLimit, KeyRateLimit *float64
 	// FairnessKeys says what holds for single fairness keys, at most 1000 of them.
 	FairnessKeys []FairnessKey
+	// Scaling lets the number of partitions follow the load; nil for off.
+	Scaling *Scaling
 }
 
 // FairnessKey is what a queue's configuration says of one fairness key.
@@ -60,6 +62,7 @@ func (c QueueConfig) proto() *v1.QueueConfig {
 		RateLimit:    c.RateLimit,
 		KeyRateLimit: c.KeyRateLimit,
 		FairnessKeys: fairnessKeysProto(c.FairnessKeys),
+		Scaling:      c.Scaling.proto(),
 	}
 }
 
@@ -108,6 +111,7 @@ func queueOf(q *v1.Queue) Queue {
 			RateLimit:    config.RateLimit,
 			KeyRateLimit: config.KeyRateLimit,
 			FairnessKeys: fairnessKeysOf(config.GetFairnessKeys()),
+			Scaling:      scalingOf(config.GetScaling()),
 		},
 		Paused:    q.GetPaused(),
 		CreatedAt: timeOf(q.GetCreatedAt()),
@@ -185,6 +189,8 @@ type QueueDescription struct {
 	Priorities []PriorityStats
 	Pollers    []Poller
 	Partitions []Partition
+	// Scaling is what managed scaling does.
+	Scaling ScalingStatus
 }
 
 // Create makes a queue. ErrQueueAlreadyExists if there is one of that name.
@@ -209,8 +215,8 @@ func (q Queues) Create(ctx context.Context, name string, config QueueConfig) (Qu
 
 // Update changes a queue's configuration. With fields, named as in the wire's
 // QueueConfig ("lease_time", "max_attempts", "retry", "retry.jitter",
-// "time_to_live", "partitions", "rate_limit", "key_rate_limit", "fairness_keys"), only those are set; without, the whole configuration is
-// replaced.
+// "time_to_live", "partitions", "rate_limit", "key_rate_limit", "fairness_keys",
+// "scaling"), only those are set; without, the whole configuration is replaced.
 func (q Queues) Update(ctx context.Context, name string, config QueueConfig, fields ...string) (Queue, error) {
 	var mask *fieldmaskpb.FieldMask
 	if len(fields) > 0 {
@@ -273,6 +279,10 @@ func descriptionOf(r *v1.DescribeQueueResponse) *QueueDescription {
 		Stats:      statsOf(r.GetStats()),
 		Priorities: prioritiesOf(r.GetPriorities()),
 		Pollers:    pollersOf(r.GetPollers()),
+		Scaling: ScalingStatus{
+			Target: int(r.GetScaling().GetTarget()), Largest: int(r.GetScaling().GetLargest()),
+			ShadowTarget: int(r.GetScaling().GetShadowTarget()), AddRate: r.GetScaling().GetAddRate(),
+		},
 	}
 	for _, p := range r.GetPartitions() {
 		out.Partitions = append(out.Partitions, Partition{

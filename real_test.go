@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/switchyard-dev/switchyard"
+	"github.com/switchyard-dev/switchyard/api/reason"
 	"github.com/switchyard-dev/switchyard/server"
 )
 
@@ -343,6 +345,21 @@ func TestReal_queues(t *testing.T) {
 		break // leaving early is fine
 	}
 
+	scaling := switchyard.Scaling{Mode: switchyard.ScalingShadow, MinPartitions: 2, MaxPartitions: 8, BacklogCap: 1000,
+		Up: []switchyard.ScalingRule{{Window: time.Minute, Rate: 100}}}
+	updated, err = queues.Update(ctx, "q", switchyard.QueueConfig{Scaling: &scaling}, "scaling")
+	if err != nil || !reflect.DeepEqual(updated.Config.Scaling, &scaling) {
+		t.Errorf("%+v, %v", updated.Config.Scaling, err)
+	}
+	if _, err := queues.Update(ctx, "q", switchyard.QueueConfig{Scaling: &switchyard.Scaling{Mode: 7}}, "scaling"); switchyard.Reason(err) != reason.InvalidScaling {
+		t.Errorf("a mode that there is not: %v", err)
+	}
+	if _, err := queues.Update(ctx, "q", switchyard.QueueConfig{}, "scaling"); err != nil {
+		t.Error(err)
+	}
+	if n, err := queues.EndPolls(ctx, "q", "nobody"); err != nil || n != 0 {
+		t.Errorf("ended %d polls, %v", n, err)
+	}
 	if _, err := queues.Pause(ctx, "q"); err != nil {
 		t.Fatal(err)
 	}

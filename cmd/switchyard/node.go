@@ -38,6 +38,9 @@ it at once.`,
   switchyard dev --memory --listen 127.0.0.1:0 --address-file addr.txt`,
 		Args: exactArgs(),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("address") {
+				return usageOf(c, errors.New("--address is where a client finds a server; --listen says where this one listens"))
+			}
 			cfg, err := server.LoadConfig("", devEnviron())
 			if err != nil {
 				return usageOf(c, err)

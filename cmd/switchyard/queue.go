@@ -30,7 +30,7 @@ func newQueueCommand(a *app) *cobra.Command {
 	c.AddCommand(
 		newQueueListCommand(a), newQueueDescribeCommand(a), newQueueCreateCommand(a), newQueueUpdateCommand(a),
 		newQueuePauseCommand(a), newQueueResumeCommand(a), newQueuePurgeCommand(a), newQueueDeleteCommand(a),
-		newQueueDeadCommand(a), newQueueRedriveCommand(a),
+		newQueueDeadCommand(a), newQueueRedriveCommand(a), newQueueEndPollsCommand(a),
 	)
 	return c
 }

@@ -70,7 +70,7 @@ Exit codes: 0 done; 1 error; 2 wrong usage or argument; 3 not found; 4 refused;
 	)
 	for group, cmds := range map[string][]*cobra.Command{
 		"server":  {newDevCommand(a), newServerCommand(a), newCheckCommand(a)},
-		"tasks":   {newAddCommand(a), newWorkCommand(a), newTaskCommand(a)},
+		"tasks":   {newAddCommand(a), newWorkCommand(a), newCallCommand(a), newTaskCommand(a)},
 		"manage":  {newQueueCommand(a), newBenchCommand(a), newSimulateCommand(a)},
 		"cluster": {newClusterCommand(a), newShardCommand(a)},
 	} {
