@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -139,12 +140,17 @@ func (o *owner) run(c *core) {
 		reading      int
 	)
 	for {
+		// When several came at once more are about to, and a turn for all of them costs
+		// little more than one for each.
+		if len(inner)+len(calls) > 1 {
+			runtime.Gosched()
+		}
 		// With too much waiting to be written, calls are left waiting too.
 		full := c.pendingBytes > o.limits.PendingBytes
 		o.mu.Lock()
 		inner, o.inner = o.inner, inner[:0]
-		if !full {
-			calls, o.calls = o.calls, calls[:0]
+		if calls = calls[:0]; !full {
+			calls, o.calls = o.calls, calls
 		}
 		stopped := o.stopped
 		o.mu.Unlock()
@@ -154,12 +160,10 @@ func (o *owner) run(c *core) {
 			o.handle(c, ev, &reading)
 			inner[i] = nil
 		}
-		inner = inner[:0]
 		for i, ev := range calls {
 			o.handle(c, ev, &reading)
 			calls[i] = nil
 		}
-		calls = calls[:0]
 		if o.fault == nil {
 			o.step(c, &reading)
 		}
