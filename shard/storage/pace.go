@@ -14,9 +14,9 @@ const (
 	defaultCopyRate = 90 << 20
 	// slowWrite is how long a small write of this replica set may take, and slowMessage how
 	// long a message with rows, before copying slows down. Where they always take long, it is
-	// slowFactor times what they took at the beginning.
-	slowWrite   = 8 * time.Millisecond
-	slowMessage = 40 * time.Millisecond
+	// slowFactor times the least that one took.
+	slowWrite   = 10 * time.Millisecond
+	slowMessage = 30 * time.Millisecond
 	slowFactor  = 3
 	// probeEvery is how often a small write is timed, once probeAfter bytes were copied.
 	probeEvery = 10 * time.Millisecond
@@ -24,7 +24,7 @@ const (
 	// maxPause is the longest pause between two messages: the least that is copied is
 	// chunkBytes in that time.
 	firstPause = time.Millisecond
-	maxPause   = 25 * time.Millisecond
+	maxPause   = 50 * time.Millisecond
 )
 
 // pacer says how fast rows are copied to other replica sets, by all who copy at a time: as
@@ -33,17 +33,17 @@ const (
 type pacer struct {
 	mu       sync.Mutex
 	users    int
-	copied   int           // since there was the first user, until it is probeAfter
-	enough   chan struct{} // closed then
-	next     time.Time     // when the next message may go
-	pause    time.Duration // between two messages, at least
-	firstMsg time.Duration
+	copied   int                // since there was the first user, until it is probeAfter
+	enough   chan struct{}      // closed then
+	next     time.Time          // when the next message may go
+	pause    time.Duration      // between two messages, at least
+	leastMsg time.Duration      // that one took
 	stop     context.CancelFunc // of the probing
 	probing  sync.WaitGroup
 
 	asked     atomic.Int64 // when the write that is timed began, 0 for none; ns
 	took      atomic.Int64 // what the last one took, ns
-	firstTook atomic.Int64 // and the first
+	leastTook atomic.Int64 // and the least that one took
 }
 
 // begin adds a user, who calls wait before each message and arrived after it. write is a small
@@ -53,8 +53,8 @@ func (p *pacer) begin(write func(context.Context) error) (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.users++; p.users == 1 {
-		p.copied, p.pause, p.firstMsg = 0, 0, 0
-		p.firstTook.Store(0)
+		p.copied, p.pause, p.leastMsg = 0, 0, 0
+		p.leastTook.Store(0)
 		p.took.Store(0)
 		enough := make(chan struct{})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -88,7 +88,9 @@ func (p *pacer) probe(ctx context.Context, enough <-chan struct{}, write func(co
 		p.asked.Store(0)
 		if err == nil {
 			took := int64(time.Since(began))
-			p.firstTook.CompareAndSwap(0, took)
+			if least := p.leastTook.Load(); least == 0 || took < least {
+				p.leastTook.Store(took)
+			}
 			p.took.Store(took)
 		}
 		select {
@@ -105,7 +107,7 @@ func (p *pacer) writesAreSlow(now time.Time) bool {
 	if asked := p.asked.Load(); asked != 0 {
 		took = max(took, time.Duration(now.UnixNano()-asked))
 	}
-	return took > max(slowWrite, slowFactor*time.Duration(p.firstTook.Load()))
+	return took > max(slowWrite, slowFactor*time.Duration(p.leastTook.Load()))
 }
 
 // wait waits until a message of so many bytes may go, at a rate in bytes per second.
@@ -138,10 +140,10 @@ func (p *pacer) wait(ctx context.Context, size int, rate int64) {
 func (p *pacer) arrived(now time.Time, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.firstMsg == 0 {
-		p.firstMsg = took
+	if p.leastMsg == 0 || took < p.leastMsg {
+		p.leastMsg = took
 	}
-	if p.writesAreSlow(now) || took > max(slowMessage, slowFactor*p.firstMsg) {
+	if p.writesAreSlow(now) || took > max(slowMessage, slowFactor*p.leastMsg) {
 		p.pause = min(max(2*p.pause, firstPause), maxPause)
 		return
 	}

@@ -18,7 +18,7 @@ const (
 	chunkBytes = 512 << 10
 	// window is how many messages with rows are under way at once, and chunksAhead how many are
 	// read before they are needed.
-	window      = 3
+	window      = 2
 	chunksAhead = 2
 	// A round is small enough for the pause when it has at most so many keys. After
 	// maxRounds the pause comes anyway, unless a round is still larger than hopelessKeys.
