@@ -6,7 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,24 +25,25 @@ import (
 // splitCluster is a cluster whose bucket_count is doubled.
 type splitCluster struct {
 	*localsets.Cluster
+	dir        string
 	configured atomic.Uint32 // what members that start are told
 }
 
 const oldCount = 12
 
-func startSplit(t *testing.T, members int) *splitCluster {
+func startSplit(t *testing.T, members int, sets []string) *splitCluster {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c := &splitCluster{}
+	c := &splitCluster{dir: t.TempDir()}
 	c.configured.Store(oldCount)
 	var err error
 	c.Cluster, err = localsets.Start(ctx, localsets.Options{
-		Dir: t.TempDir(), Sets: []string{"a", "b"}, Members: members, Buckets: oldCount,
+		Dir: c.dir, Sets: sets, Members: members, Buckets: oldCount,
 		// The machine may be slow, and a member that is slow is not dead.
-		Engine: raftengine.Options{HeartbeatTimeout: time.Second, Durability: raftengine.Interval},
+		Engine: raftengine.Options{HeartbeatTimeout: 2 * time.Second, Durability: raftengine.Interval, SnapshotBytes: 1 << 20, TrailingBytes: 64 << 10},
 		// Small steps, so that much happens between them.
-		Storage: func(o *storage.Options) { o.BucketCount, o.SplitRows = c.configured.Load(), 20 },
+		Storage: func(o *storage.Options) { o.BucketCount, o.SplitRows = c.configured.Load(), 18 },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +54,8 @@ func startSplit(t *testing.T, members int) *splitCluster {
 
 func (c *splitCluster) router(t *testing.T, count uint32) *router.Router {
 	t.Helper()
-	r, err := router.New(router.Options{Topology: c.Topology(), ClusterID: localsets.ClusterID, BucketCount: count})
+	// A stream that is slow is not lost: who is connected is part of the test.
+	r, err := router.New(router.Options{Topology: c.Topology(), ClusterID: localsets.ClusterID, BucketCount: count, Silence: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +188,7 @@ func (l *load) run(r *router.Router, clients, keys int) (stop func()) {
 					op.expected = fmt.Sprint(rnd.IntN(3))
 				}
 				called := l.since()
-				try, done := context.WithTimeout(context.Background(), 30*time.Second)
+				try, done := context.WithTimeout(context.Background(), 90*time.Second)
 				out, err := runKV(try, r, op)
 				done()
 				returned := l.since()
@@ -213,7 +216,7 @@ func (l *load) check() {
 		}
 	}
 	l.t.Logf("%d operations, %d with unknown outcome", len(l.history), unknown)
-	if result := porcupine.CheckOperationsTimeout(kvModel, l.history, 20*time.Second); result == porcupine.Illegal {
+	if result := porcupine.CheckOperationsTimeout(kvModel, l.history, 10*time.Second); result == porcupine.Illegal {
 		l.t.Error("the history is not linearizable")
 	} else if result == porcupine.Unknown {
 		l.t.Log("the history was too hard to check in time")
@@ -223,11 +226,12 @@ func (l *load) check() {
 // waitFor waits until a condition holds.
 func waitFor(t *testing.T, ctx context.Context, what string, ok func() bool) {
 	t.Helper()
+	defer func(began time.Time) { t.Logf("%v until %s", time.Since(began).Round(time.Millisecond), what) }(time.Now())
 	for !ok() {
 		select {
 		case <-ctx.Done():
 			t.Fatalf("it does not become true that %s", what)
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
@@ -235,22 +239,31 @@ func waitFor(t *testing.T, ctx context.Context, what string, ok func() bool) {
 // TestSplit_bothCountsThroughout doubles bucket_count while routers of both counts read and
 // write the same keys, and members are killed, handed over and restarted with the new count.
 func TestSplit_bothCountsThroughout(t *testing.T) {
-	for _, members := range []int{1, 3} {
+	for members, sets := range map[int][]string{1: {"a", "b"}, 3: {"a"}} {
 		t.Run(fmt.Sprintf("sets of %d", members), func(t *testing.T) {
-			t.Parallel()
-			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+			ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 			defer cancel()
-			c := startSplit(t, members)
+			c := startSplit(t, members, sets)
 			old := c.router(t, oldCount)
 			// Half of the buckets are elsewhere, and rows enough for many steps.
 			var odd []shard.BucketID
 			for b := shard.BucketID(1); b <= oldCount; b += 2 {
 				odd = append(odd, b)
 			}
-			if failed, err := old.SendBuckets(ctx, odd, "b"); err != nil || len(failed) > 0 {
-				t.Fatal(failed, err)
-			}
-			const rows = 6000
+			waitFor(t, ctx, "half of the buckets are elsewhere", func() bool {
+				if len(sets) == 1 {
+					return true
+				}
+				failed, err := old.SendBuckets(ctx, odd, "b")
+				for _, err := range failed {
+					if !errors.Is(err, shard.MoveToSelf) {
+						t.Log("a move:", err)
+						return false
+					}
+				}
+				return err == nil
+			})
+			const rows = 1500
 			value := bytes.Repeat([]byte("x"), 700)
 			fill := make(chan error, 64)
 			for i := range rows {
@@ -262,7 +275,7 @@ func TestSplit_bothCountsThroughout(t *testing.T) {
 				key := fmt.Appendf(nil, "row%05d", i)
 				hash := shard.MPCRC32Bytes(key)
 				go func() {
-					_, err := old.Call(ctx, shard.BucketOf(hash, oldCount), router.CallRW, storage.KVPut, storage.KVPutArgs(hash, key, value))
+					_, err := old.CallIdempotent(ctx, shard.BucketOf(hash, oldCount), storage.KVPut, storage.KVPutArgs(hash, key, value))
 					fill <- err
 				}()
 			}
@@ -273,27 +286,45 @@ func TestSplit_bothCountsThroughout(t *testing.T) {
 			}
 
 			l := &load{t: t, start: time.Now()}
-			stopOld := l.run(old, 4, 40)
+			stopOld := l.run(old, 3, 40)
 			if err := old.FinishSplit(ctx, oldCount, false); !errors.Is(err, shard.SplitIsInProgress) {
 				t.Errorf("finish before the start: %v", err)
 			}
-			if err := old.StartSplit(ctx, oldCount); err != nil {
-				t.Fatal(err)
-			}
+			waitFor(t, ctx, "the doubling has begun", func() bool {
+				err := old.StartSplit(ctx, oldCount)
+				if err != nil {
+					t.Log("start:", err)
+				}
+				return err == nil
+			})
 			fresh := c.router(t, 2*oldCount)
-			stopNew := l.run(fresh, 4, 40)
-			if failed, err := old.SendBuckets(ctx, []shard.BucketID{2}, "b"); err != nil || !errors.Is(failed[2], shard.SplitIsInProgress) {
-				t.Errorf("a move while buckets are split: %v, %v", failed, err)
-			}
+			stopNew := l.run(fresh, 3, 40)
+			waitFor(t, ctx, "a move is refused", func() bool {
+				if len(sets) == 1 {
+					return true
+				}
+				failed, err := old.SendBuckets(ctx, []shard.BucketID{2}, "b")
+				if err != nil || failed[2] == nil {
+					t.Fatalf("a move while buckets are split: %v, %v", failed, err)
+				}
+				return errors.Is(failed[2], shard.SplitIsInProgress) // else there was no master
+			})
 			c.configured.Store(2 * oldCount)
-			for _, set := range []string{"a", "b"} {
+			for _, set := range sets {
 				for _, m := range c.Members(set) {
-					if members > 1 && m.Storage.Status().Master == m.ID && set == "a" {
+					if members > 1 && m.Storage.Status().Master == m.ID && m.ID != "a3" {
 						if err := m.Storage.HandOver(ctx, ""); err != nil {
 							t.Log("hand-over:", err)
 						}
 					}
+					t.Logf("%v: restarting %s", time.Since(l.start).Round(time.Millisecond), m.ID)
 					m.Kill()
+					if m.ID == "a3" {
+						// It has lost its disk, and gets everything by a snapshot.
+						if err := os.RemoveAll(filepath.Join(c.dir, m.ID)); err != nil {
+							t.Fatal(err)
+						}
+					}
 					if err := m.Start(ctx); err != nil {
 						t.Fatalf("restart with the new count: %v", err)
 					}
@@ -315,16 +346,21 @@ func TestSplit_bothCountsThroughout(t *testing.T) {
 				}
 				return buckets == oldCount && done == oldCount
 			})
-			waitFor(t, ctx, "the clients have gone on", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.history) > 2000 })
-			if err := fresh.FinishSplit(ctx, oldCount, false); !errors.Is(err, shard.SplitIsInProgress) || !strings.Contains(err.Error(), "connections of nodes with bucket_count 12") {
-				t.Errorf("finish while there is a router of the old count: %v", err)
+			for _, set := range sets {
+				for _, m := range c.Members(set) {
+					waitFor(t, ctx, m.ID+" knows it", func() bool { p := m.Storage.SplitProgress(); return p.Buckets > 0 && p.Done == p.Buckets })
+				}
 			}
+			waitFor(t, ctx, "the clients have gone on", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.history) > 600 })
 			stopOld()
+			if err := fresh.FinishSplit(ctx, oldCount, false); err == nil {
+				t.Error("finished although there was a router of the old count a moment ago")
+			}
 			old.Close()
 			waitFor(t, ctx, "the doubling is finished", func() bool {
 				err := fresh.FinishSplit(ctx, oldCount, false)
-				if err != nil && !errors.Is(err, shard.SplitIsInProgress) && !errors.Is(err, shard.OutcomeUnknown) {
-					t.Fatal(err)
+				if err != nil && !errors.Is(err, shard.SplitIsInProgress) { // it waits for the old router to be gone
+					t.Log("finish:", err)
 				}
 				return err == nil
 			})
@@ -334,9 +370,19 @@ func TestSplit_bothCountsThroughout(t *testing.T) {
 				t.Error("a router of the old count is served after the doubling")
 			}
 			done()
-			if failed, err := fresh.SendBuckets(ctx, []shard.BucketID{2, 2 + oldCount}, "b"); err != nil || len(failed) > 0 {
-				t.Errorf("a move after the doubling: %v, %v", failed, err)
-			}
+			waitFor(t, ctx, "both halves of a bucket have moved", func() bool {
+				if len(sets) == 1 {
+					return true
+				}
+				failed, err := fresh.SendBuckets(ctx, []shard.BucketID{2, 2 + oldCount}, "b")
+				for b, err := range failed {
+					if !errors.Is(err, shard.MoveToSelf) {
+						t.Logf("a move of bucket %d: %v", b, err)
+						return false
+					}
+				}
+				return err == nil
+			})
 			stopNew()
 			l.check()
 

@@ -445,6 +445,8 @@ func TestSplit_phasesAndWhatTheyRefuse(t *testing.T) {
 	refused(shard.SplitIsInProgress, s.Pin(ctx, []shard.BucketID{1}))
 	refused(shard.SplitIsInProgress, s.SetBucketState(ctx, 1, shard.Pinned, ""))
 	_, err = s.As(16)
+	refused(shard.MasterNotSynced, err)
+	_, err = s.As(7)
 	refused(shard.InvalidConfig, err)
 	twice, err := s.As(8)
 	if err != nil {

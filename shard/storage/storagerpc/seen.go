@@ -92,17 +92,18 @@ func (s *Server) join(ctx context.Context) (seen Storage, leave func(), err erro
 	}, nil
 }
 
-// lingers is how long a client that has left counts on: it may be on its way back.
+// lingers is how long a client that has left counts on, and how long after the start there may be
+// one: it may be on its way back.
 const lingers = 3 * time.Second
 
-// Callers returns how many streams there are of clients that believe in a bucket_count, or were
-// a moment ago.
+// Callers returns how many streams there are of clients that believe in a bucket_count; it is one
+// at least for a while after there were some, or may have been.
 func (s *Server) Callers(count uint32) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.callers[count]
-	if n == 0 && time.Since(s.left[count]) < lingers {
-		n = 1
+	if time.Since(s.left[count]) < lingers || time.Since(s.started) < lingers {
+		n = max(n, 1)
 	}
 	return n
 }

@@ -51,6 +51,7 @@ type Server struct {
 	streams  map[*callStream]struct{}
 	callers  map[uint32]int       // streams by the bucket_count in which their clients believe
 	left     map[uint32]time.Time // when the last of them ended
+	started  time.Time
 	draining bool
 	drained  chan struct{}      // closed when draining begins
 	stop     context.Context    // ended by Close
@@ -65,7 +66,7 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	}
 	s := &Server{
 		opts: opts, storage: opts.Storage, views: make(chan struct{}, opts.MaxViews),
-		streams: map[*callStream]struct{}{}, callers: map[uint32]int{}, left: map[uint32]time.Time{}, drained: make(chan struct{}),
+		streams: map[*callStream]struct{}{}, callers: map[uint32]int{}, left: map[uint32]time.Time{}, started: time.Now(), drained: make(chan struct{}),
 	}
 	s.stop, s.end = context.WithCancel(context.Background())
 	return s, nil
