@@ -24,6 +24,8 @@ const (
 	// What was cut short is sent again so often, at this pace.
 	sendTries = 5
 	sendPause = 500 * time.Millisecond
+	// listTime bounds one list: large buckets take their time.
+	listTime = 24 * time.Hour
 	// progressTime is how often a long call says how far it is.
 	progressTime = 250 * time.Millisecond
 	// changeList bounds the buckets of one change of a replica set.
@@ -266,6 +268,8 @@ func (m *sending) run(ctx context.Context, buckets []shard.BucketID) error {
 // sendList sends a list. What was cut short by the loss of a master is looked for, and sent again where it
 // has not arrived.
 func (m *sending) sendList(ctx context.Context, part []shard.BucketID) (map[shard.BucketID]error, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
 	failed, err := m.s.router.SendBuckets(ctx, part, m.to)
 	if err != nil {
 		return nil, err
@@ -318,7 +322,7 @@ func passes(err error) bool {
 			return true
 		}
 	}
-	return false
+	return errors.Is(err, context.DeadlineExceeded) // a step of the move took too long; this call has time
 }
 
 // note takes in what became of a list.
