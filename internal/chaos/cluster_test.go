@@ -36,6 +36,9 @@ const (
 // share two cores.
 const heartbeat = 600 * time.Millisecond
 
+// closeGrace is how long a member that is killed may take to let go of its folder.
+const closeGrace = 30 * time.Second
+
 // options of a cluster.
 type options struct {
 	dir           string
@@ -262,7 +265,7 @@ func (n *node) start(ctx context.Context) error {
 				HeartbeatTimeout: heartbeat, ElectionTimeout: heartbeat, OnFatal: func(err error) { n.ended(p, err) },
 				// Small, so that snapshots are taken, and sent to those who were away.
 				SnapshotBytes: 1 << 20, TrailingBytes: 256 << 10, CacheBytes: 4 << 20, MemTableBytes: 1 << 20,
-			}.WithLogFS(p.disk))
+			}.WithLogFS(p.disk).WithCloseGrace(closeGrace))
 			p.engine = e
 			return e, err
 		},
@@ -323,7 +326,7 @@ func (n *node) kill(rnd *rand.Rand) (torn int, err error) {
 	cancel()
 	began := time.Now()
 	err = p.store.Close(ended) // it has no time and no disk, which is an error
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took >= closeGrace {
 		// What cannot be released is not released, and the folder stays locked.
 		stacks := make([]byte, 8<<20)
 		return 0, fmt.Errorf("%s did not let go of its folder in %v: %w\n%s", n.id, took, err, stacks[:runtime.Stack(stacks, true)])

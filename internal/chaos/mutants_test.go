@@ -15,13 +15,28 @@ import (
 )
 
 // The tests of this file seed a bug and look whether the checker sees it. Each has a control:
-// the same story without the bug must be right.
+// the same story without the bug must be right. On a busy machine a story can go another way,
+// such as by an election that nobody wanted, and the bug does no harm; then it is told again.
+
+// storyTries is how often a story with a bug is told.
+const storyTries = 10
+
+// seen tells a story with a bug until the checker sees it.
+func seen(t *testing.T, wrap func(*storage.Storage) storagerpc.Storage, tell func(t *testing.T, s *stage)) bool {
+	t.Helper()
+	for range storyTries {
+		if !story(t, wrap, tell) {
+			return true
+		}
+	}
+	return false
+}
 
 // story runs a fixed sequence against one replica set of three, and says whether its history is
 // linearizable.
 func story(t *testing.T, wrap func(*storage.Storage) storagerpc.Storage, tell func(t *testing.T, s *stage)) (right bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	c, err := newCluster(ctx, options{dir: t.TempDir(), sets: 1, members: 3, wrap: wrap})
 	if err != nil {
@@ -144,7 +159,7 @@ func TestChecker_seesReadsFromReplicas(t *testing.T) {
 	if !story(t, nil, tell(router.CallMR)) {
 		t.Error("reads of the master are said to be wrong")
 	}
-	if story(t, nil, tell(router.CallBRE)) {
+	if !seen(t, nil, tell(router.CallBRE)) {
 		t.Error("stale reads of a replica were not seen")
 	}
 }
@@ -184,7 +199,7 @@ func TestChecker_seesReadsOfAFormerMaster(t *testing.T) {
 	if !story(t, nil, tell) {
 		t.Error("reads behind a barrier are said to be wrong")
 	}
-	if story(t, func(s *storage.Storage) storagerpc.Storage { return noBarrier{s} }, tell) {
+	if !seen(t, func(s *storage.Storage) storagerpc.Storage { return noBarrier{s} }, tell) {
 		t.Error("a stale read of a former master was not seen")
 	}
 }
@@ -207,9 +222,10 @@ func (s early) WriteAsync(b shard.BucketID, fn string, args []byte, done func([]
 // TestChecker_seesEarlyAcknowledgement: a master acknowledges a write, and is killed before
 // anybody else has it.
 func TestChecker_seesEarlyAcknowledgement(t *testing.T) {
-	for _, bug := range []bool{false, true} {
-		var on atomic.Bool
-		tell := func(t *testing.T, s *stage) {
+	var on atomic.Bool
+	tell := func(bug bool, patience time.Duration) func(*testing.T, *stage) {
+		return func(t *testing.T, s *stage) {
+			on.Store(false)
 			client := s.c.clients[0]
 			s.put(client, "old")
 			m := s.master()
@@ -220,7 +236,7 @@ func TestChecker_seesEarlyAcknowledgement(t *testing.T) {
 				ways = append(ways, [2]string{m.id, id})
 			}
 			heal := s.c.net.stall(ways)
-			try, cancel := context.WithTimeout(s.ctx, 200*time.Millisecond)
+			try, cancel := context.WithTimeout(s.ctx, patience)
 			s.l.run(try, client, operation{Client: 1000, Key: "k", Func: storage.KVPut, Value: "new"})
 			cancel()
 			if _, err := m.kill(nil); err != nil {
@@ -228,12 +244,16 @@ func TestChecker_seesEarlyAcknowledgement(t *testing.T) {
 			}
 			heal()
 			s.master(m.id)
+			on.Store(false)
 			s.get(client)
 		}
-		right := story(t, func(s *storage.Storage) storagerpc.Storage { return early{s, &on} }, tell)
-		if right == bug {
-			t.Errorf("with early acknowledgement %v: the history is said to be right: %v", bug, right)
-		}
+	}
+	wrap := func(s *storage.Storage) storagerpc.Storage { return early{s, &on} }
+	if !story(t, wrap, tell(false, 200*time.Millisecond)) {
+		t.Error("without the bug the history is said to be wrong")
+	}
+	if !seen(t, wrap, tell(true, 10*time.Second)) {
+		t.Error("a write that was acknowledged too early was not missed")
 	}
 }
 
