@@ -152,7 +152,6 @@ func runKV(ctx context.Context, r *router.Router, op kvOp) (out kvOut, err error
 type load struct {
 	t     *testing.T
 	start time.Time
-	wg    sync.WaitGroup
 
 	mu      sync.Mutex
 	history []porcupine.Operation
