@@ -42,10 +42,6 @@ func (d digest) sameRows(o digest) bool {
 	return d.rows == o.rows && d.bytes == o.bytes && d.sum == o.sum
 }
 
-func (d digest) sameState(o digest) bool {
-	return d.state == o.state && d.peer == o.peer && d.transfer == o.transfer
-}
-
 // rows compares the rows of each replica set's members.
 func (c *check) rows(ctx context.Context, info router.Info, p *places) error {
 	owned := map[string][]shard.BucketID{}
