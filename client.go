@@ -112,7 +112,10 @@ func Dial(target string, opts ...DialOption) (*Client, error) {
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.hot = conn
-	if o.linkFits(target) {
+	if o.direct != nil {
+		c.hot = directConn{o.direct}
+		c.tasks, c.calls = v1.NewTaskServiceClient(c.hot), v1.NewCallServiceClient(c.hot)
+	} else if o.linkFits(target) {
 		c.link = newLink(target, o.maxMessage)
 		c.hot = &linkOrGRPC{link: c.link, grpc: conn}
 	}

@@ -61,6 +61,7 @@ type dialOptions struct {
 	maxMessage int
 	sharing    AddSharing
 	grpcOnly   bool
+	direct     grpc.ClientConnInterface
 	backoff    retry.Backoff
 	grpc       []grpc.DialOption
 }

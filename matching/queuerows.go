@@ -40,6 +40,9 @@ func queueNotFound(queue string) error {
 	return reason.New(codes.NotFound, reason.QueueNotFound, map[string]string{"queue": queue}, "queue %q does not exist", queue)
 }
 
+// errNoStore: see QueuesOptions.Router.
+var errNoStore = reason.New(codes.Unimplemented, reason.InvalidRequest, nil, "a client without a way to the store does only what concerns tasks: ask a frontend")
+
 // getQueue reads a queue's row.
 func (q *Queues) getQueue(ctx context.Context, namespace, queue string) (row *v1.StoredQueue, err error) {
 	row, _, err = q.getQueueRow(ctx, namespace, queue)
@@ -48,6 +51,9 @@ func (q *Queues) getQueue(ctx context.Context, namespace, queue string) (row *v1
 
 // getQueueRow also returns the row as it is stored.
 func (q *Queues) getQueueRow(ctx context.Context, namespace, queue string) (decoded *v1.StoredQueue, stored []byte, err error) {
+	if q.router == nil {
+		return nil, nil, errNoStore
+	}
 	err = q.router.View(ctx, q.namespaceBucket(namespace), router.CallMR, func(v *storage.View) error {
 		row, ok, err := v.Get(spaceQueues, queueKey(namespace, queue))
 		if err != nil {
@@ -74,6 +80,9 @@ func (q *Queues) callQueue(ctx context.Context, fn string, queue *v1.StoredQueue
 }
 
 func (q *Queues) callQueueRow(ctx context.Context, fn string, queue *v1.StoredQueue, row []byte) ([]byte, error) {
+	if q.router == nil {
+		return nil, errNoStore
+	}
 	args := queueArgs(namespaceHash(queue.GetNamespace()), queueKey(queue.GetNamespace(), queue.GetName()), row)
 	result, err := q.router.Call(ctx, q.namespaceBucket(queue.GetNamespace()), router.CallRW, fn, args)
 	return result, q.storeError(err)

@@ -21,7 +21,9 @@ import (
 
 // QueuesOptions configure Queues.
 type QueuesOptions struct {
-	// Router leads to the store, where the rows of queues are. Required.
+	// Router leads to the store, where the rows of queues are. Without one, as in a client
+	// outside of the cluster, queues learn their counts from their roots; they are not
+	// created, and calls about queues as a whole fail.
 	Router *router.Router
 	// Peers finds the owners of partitions. Required.
 	Peers Peers
@@ -50,8 +52,8 @@ type Queues struct {
 
 // NewQueues makes Queues. It needs no stopping.
 func NewQueues(o QueuesOptions) (*Queues, error) {
-	if o.Router == nil || o.Peers == nil {
-		return nil, errors.New("matching: a router and peers are needed")
+	if o.Peers == nil {
+		return nil, errors.New("matching: peers are needed")
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -205,6 +207,9 @@ func (q *Queues) ListQueues(ctx context.Context, req *v1.ListQueuesRequest) (*v1
 	after, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
 	if err != nil {
 		return nil, reason.New(codes.InvalidArgument, reason.InvalidPageToken, nil, "the page token is not one that ListQueues returned")
+	}
+	if q.router == nil {
+		return nil, errNoStore
 	}
 	ns := req.GetNamespace()
 	resp := &v1.ListQueuesResponse{}

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/switchyard-dev/switchyard/api/reason"
 	v1 "github.com/switchyard-dev/switchyard/api/switchyard/v1"
 	"github.com/switchyard-dev/switchyard/matching/routing"
@@ -101,6 +103,15 @@ func (q *Queues) partitionsOf(ctx context.Context, namespace, queue string, crea
 	if k := e.known.Load(); k != nil {
 		return e, k, nil
 	}
+	if q.router == nil {
+		c, err := q.rootCounts(ctx, namespace, queue, true)
+		if err != nil {
+			return nil, nil, err
+		}
+		k := knownCounts(c)
+		e.known.Store(k)
+		return e, k, nil
+	}
 	row, err := q.getQueue(ctx, namespace, queue)
 	if reason.Of(err) == reason.QueueNotFound && create && q.autoCreate {
 		row, err = q.createQueue(ctx, namespace, queue, nil)
@@ -113,7 +124,7 @@ func (q *Queues) partitionsOf(ctx context.Context, namespace, queue string, crea
 	}
 	c := rowCounts(row)
 	if c.GetBacklogCap() > 0 { // the row's backlogs are those of the last change
-		if newer, err := q.rootCounts(ctx, namespace, queue); err == nil && plausible(newer) && !olderCounts(newer, c) {
+		if newer, err := q.rootCounts(ctx, namespace, queue, false); err == nil && plausible(newer) && !olderCounts(newer, c) {
 			c = newer
 		}
 	}
@@ -122,22 +133,33 @@ func (q *Queues) partitionsOf(ctx context.Context, namespace, queue string, crea
 	return e, k, nil
 }
 
-// rootTime bounds the question for a root's counts.
+// rootTime bounds the question for a root's counts when they are only to be newer.
 const rootTime = 2 * time.Second
 
-// rootCounts asks a queue's root for the counts, if it is in memory.
-func (q *Queues) rootCounts(ctx context.Context, namespace, queue string) (*v1.PartitionCounts, error) {
-	ctx, cancel := context.WithTimeout(ctx, rootTime)
-	defer cancel()
-	peer, _, err := q.peers.Owner(root(namespace, queue))
-	if err != nil {
-		return nil, err
+// rootCounts asks a queue's root for the counts: if it is in memory, or else having it
+// loaded.
+func (q *Queues) rootCounts(ctx context.Context, namespace, queue string, load bool) (c *v1.PartitionCounts, err error) {
+	id := root(namespace, queue)
+	ask := func(peer v1.MatchingServiceServer) error {
+		resp, err := peer.DescribePartition(ctx, &v1.DescribePartitionRequest{Namespace: namespace, Queue: queue, OnlyIfLoaded: !load})
+		c = resp.GetCounts()
+		return err
 	}
-	resp, err := peer.DescribePartition(ctx, &v1.DescribePartitionRequest{Namespace: namespace, Queue: queue, OnlyIfLoaded: true})
-	if c := resp.GetCounts(); c.GetRead() <= MaxPartitions {
-		return c, err
+	if load {
+		err = q.at(ctx, id, ask)
+	} else {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rootTime)
+		defer cancel()
+		var peer v1.MatchingServiceServer
+		if peer, _, err = q.peers.Owner(id); err == nil {
+			err = ask(peer)
+		}
 	}
-	return nil, err
+	if err == nil && (!plausible(c) || c.GetRead() > MaxPartitions) {
+		err = reason.New(codes.Unavailable, reason.NotReady, map[string]string{"queue": queue}, "the root of queue %q does not know how many partitions there are", queue)
+	}
+	return c, err
 }
 
 // forgetCounts makes the next call look the counts up.

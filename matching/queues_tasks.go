@@ -412,11 +412,17 @@ func (q *Queues) find(ctx context.Context, namespace, queue, task string, fn fun
 	if err != nil {
 		return err
 	}
-	row, err := q.getQueue(ctx, namespace, queue)
+	var counts *v1.PartitionCounts
+	if q.router == nil {
+		counts, err = q.rootCounts(ctx, namespace, queue, true)
+	} else {
+		var row *v1.StoredQueue
+		row, err = q.getQueue(ctx, namespace, queue)
+		counts = rowCounts(row)
+	}
 	if err != nil {
 		return err
 	}
-	counts := rowCounts(row)
 	first := WritePartition(id, counts.GetWrite())
 	for i := range counts.GetRead() {
 		n := (first + i) % counts.GetRead()

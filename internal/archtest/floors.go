@@ -36,6 +36,9 @@ var Switchyard = Rules{
 		"frontend": 5,
 		"admin":    5,
 
+		// A frontend in a producer's or worker's own process.
+		"direct": 6,
+
 		"server":  6,
 		"console": 6,
 		// The SDK stands high so that no server package can import it. What it

@@ -155,7 +155,7 @@ func (p *Peers) owner(s *snapshot, id matching.PartitionID) (string, error) {
 	if !s.ready {
 		return "", notReady(id, "this node has not reached the cluster yet")
 	}
-	at := routing.Partition{Namespace: id.Namespace, Queue: id.Queue, Number: id.Number, Sticky: id.Sticky}
+	at := placeOf(id)
 	batch := p.o.BatchSize.New
 	if p.o.BatchSize.Old != batch {
 		batch = routing.BatchSize(p.o.BatchSize, at, time.Now())
@@ -256,18 +256,24 @@ func (p *Peers) link(address string) (*link, error) {
 	if l, ok := p.links[address]; ok {
 		return l, nil
 	}
+	l, err := connect(address, p.o.DialOptions)
+	if err == nil {
+		p.links[address] = l
+	}
+	return l, err
+}
+
+func connect(address string, dialOptions []grpc.DialOption) (*link, error) {
 	pace := backoff.DefaultConfig
 	pace.BaseDelay, pace.MaxDelay = 100*time.Millisecond, 5*time.Second
 	options := append([]grpc.DialOption{
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: pace, MinConnectTimeout: 5 * time.Second}),
-	}, p.o.DialOptions...)
+	}, dialOptions...)
 	conn, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
 		return nil, fmt.Errorf("peers: %w", err)
 	}
-	l := &link{conn: conn, client: matchingrpc.NewClient(conn)}
-	p.links[address] = l
-	return l, nil
+	return &link{conn: conn, client: matchingrpc.NewClient(conn)}, nil
 }
 
 // closeGone closes the connections whose time has come and returns how long until the
