@@ -43,12 +43,15 @@ func (n *treeNode) fill(tasks int, from, to int64) {
 func TestEvenDraining_a_backlog_over_eight_partitions_keeps_the_same_age_in_all(t *testing.T) {
 	const (
 		partitions = 8
-		total      = 200_000
 		workers    = 40
 		perPoll    = 5
 		work       = 100 * time.Millisecond // for what one poll brings
 		addedOver  = 400 * time.Second
 	)
+	total := 200_000
+	if raceDetector {
+		total = 50_000
+	}
 	s := newTreeSim(t, 1, 0, 1, 2, 3, 4, 5, 6, 7)
 	limits := Limits{Leases: 100_000, WindowTasks: 4000, RecentIDs: 1000}
 	for _, k := range s.order {
