@@ -23,6 +23,9 @@ func besides(ctx context.Context, opts options, members, mib int) error {
 	if err := b.sendBucket(ctx, atTarget, "b"); err != nil {
 		return err
 	}
+	if err := b.warm(ctx); err != nil {
+		return err
+	}
 	var loads [2]*load
 	for i, other := range []shard.BucketID{atSource, atTarget} {
 		rows, err := fill(ctx, b.router, other, 1, opts.rowBytes)

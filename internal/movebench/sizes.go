@@ -95,6 +95,22 @@ func (b *bench) sendBucket(ctx context.Context, which shard.BucketID, to string)
 	return failed[which]
 }
 
+// warm moves the bucket there and back, if that is wanted.
+func (b *bench) warm(ctx context.Context) error {
+	if !b.opts.warm {
+		return nil
+	}
+	for _, to := range []string{"b", "a"} {
+		if err := b.send(ctx, to); err != nil {
+			return fmt.Errorf("the first moves: %w", err)
+		}
+		if err := b.settle(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // observed runs fn, the last time with what the options want to know of it.
 func (b *bench) observed(last bool, fn func() error) (err error) {
 	if !last {
@@ -163,15 +179,8 @@ func sizes(ctx context.Context, opts options, members, mib int) error {
 		return err
 	}
 	defer b.close()
-	if opts.warm {
-		for _, to := range []string{"b", "a"} {
-			if err := b.send(ctx, to); err != nil {
-				return fmt.Errorf("the first moves: %w", err)
-			}
-			if err := b.settle(ctx); err != nil {
-				return err
-			}
-		}
+	if err := b.warm(ctx); err != nil {
+		return err
 	}
 	var runs []moved
 	for i := 0; len(runs) < opts.runs && i < 4*opts.runs; i++ {
