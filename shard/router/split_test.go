@@ -43,7 +43,7 @@ func startSplit(t *testing.T, members int, sets []string) *splitCluster {
 		// The machine may be slow, and a member that is slow is not dead.
 		Engine: raftengine.Options{HeartbeatTimeout: 2 * time.Second, Durability: raftengine.Interval, SnapshotBytes: 1 << 20, TrailingBytes: 64 << 10},
 		// Small steps, so that much happens between them.
-		Storage: func(o *storage.Options) { o.BucketCount, o.SplitRows = c.configured.Load(), 18 },
+		Storage: func(o *storage.Options) { o.BucketCount, o.SplitRows = c.configured.Load(), 15+3*members },
 	})
 	if err != nil {
 		t.Fatal(err)
