@@ -127,6 +127,9 @@ type StorageConfig struct {
 	// InFlightCommands and InFlightBytes bound the writes in progress.
 	InFlightCommands int   `yaml:"in_flight_commands"`
 	InFlightBytes    int64 `yaml:"in_flight_bytes"`
+	// CopyBytesPerSecond is how fast the buckets that move away are copied at most. It is
+	// less while the node's writes take longer for it.
+	CopyBytesPerSecond int64 `yaml:"copy_bytes_per_second"`
 }
 
 // DefaultConfig returns the configuration of a node that is not configured.
@@ -162,11 +165,12 @@ func DefaultConfig() Config {
 		},
 		Rebalancer: RebalancerConfig{Threshold: 1, MaxSending: 100, MaxReceiving: 100, MaxSendingBytes: 64 << 20, BusyShare: 0.2},
 		Storage: StorageConfig{
-			BlockCacheBytes:  64 << 20,
-			MemtableBytes:    64 << 20,
-			SnapshotLogBytes: 128 << 20,
-			InFlightCommands: 16384,
-			InFlightBytes:    256 << 20,
+			BlockCacheBytes:    64 << 20,
+			MemtableBytes:      64 << 20,
+			SnapshotLogBytes:   128 << 20,
+			InFlightCommands:   16384,
+			InFlightBytes:      256 << 20,
+			CopyBytesPerSecond: 90 << 20,
 		},
 		Limits: frontend.DefaultLimits(),
 	}
@@ -221,6 +225,7 @@ func (c Config) Validate() error {
 		{"storage.snapshot_log_bytes", c.Storage.SnapshotLogBytes, 1 << 20, 1 << 40},
 		{"storage.in_flight_commands", int64(c.Storage.InFlightCommands), 1, 10_000_000},
 		{"storage.in_flight_bytes", c.Storage.InFlightBytes, 1 << 20, 1 << 40},
+		{"storage.copy_bytes_per_second", c.Storage.CopyBytesPerSecond, 1 << 20, 1 << 40},
 		{"matching.partitions", int64(c.Matching.Partitions), 0, matching.MaxPartitions},
 		{"matching.max_partitions", int64(c.Matching.MaxPartitions), 1, 10_000_000},
 		{"matching.leases", int64(c.Matching.Leases), 1, 100_000_000},

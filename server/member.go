@@ -169,6 +169,7 @@ func (n *member) openStorage(ctx context.Context, functions *storage.Registry, l
 		ReplicaSet:  c.Cluster.ReplicaSet,
 		Logger:      n.logger,
 		Link:        link,
+		CopyRate:    c.Storage.CopyBytesPerSecond,
 		OpenEngine: func(ctx context.Context, m engine.Machine) (engine.Engine, error) {
 			return openEngine(ctx, c, m, tr, n.logger, reg)
 		},
