@@ -37,6 +37,9 @@ import (
 // handOverTime bounds how long a stopping master tries to make another member the master.
 const handOverTime = 3 * time.Second
 
+// leaveTime bounds the goodbye.
+const leaveTime = time.Second
+
 // member is the core of a node of a cluster: the parts that its roles ask for, and the port
 // on which other nodes reach them.
 type member struct {
@@ -336,7 +339,10 @@ func (n *member) close(ctx context.Context) error {
 	}
 	if n.members != nil {
 		// When all nodes stop at once, nobody is left to hear it.
-		if err := n.members.Leave(ctx); err != nil {
+		bounded, cancel := context.WithTimeout(ctx, leaveTime)
+		err := n.members.Leave(bounded)
+		cancel()
+		if err != nil {
 			n.logger.Warn("the other nodes may not have heard that this one leaves; they will find out", "err", err)
 		}
 	}
