@@ -40,6 +40,7 @@ type history struct {
 	unknown     int
 	lastSuccess int64
 	longestGap  time.Duration
+	gapEnded    int64 // when the longest gap did
 }
 
 func newHistory() *history { return &history{start: time.Now()} }
@@ -54,7 +55,9 @@ func (h *history) add(op operation) {
 		h.unknown++
 		return
 	}
-	h.longestGap = max(h.longestGap, time.Duration(op.End-h.lastSuccess))
+	if gap := time.Duration(op.End - h.lastSuccess); gap > h.longestGap {
+		h.longestGap, h.gapEnded = gap, op.End
+	}
 	h.lastSuccess = max(h.lastSuccess, op.End)
 }
 

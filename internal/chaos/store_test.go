@@ -16,7 +16,7 @@ import (
 var (
 	seedFlag     = flag.Uint64("seed", 1, "seed of the long form")
 	durationFlag = flag.Duration("duration", 0, "how long the long form does harm; 0 leaves it out")
-	keepFlag     = flag.String("keep", "", "folder for the histories and logs of a failure; empty: a temporary one")
+	keepFlag     = flag.String("keep", "", "folder for the logs, and the histories of a failure; empty: a temporary one, of failures alone")
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,7 +47,7 @@ func runStore(t *testing.T, seed uint64, lasts time.Duration) {
 		fmt.Fprintf(logs, "time=%s level=CHAOS msg=%q\n", time.Now().Format("2006-01-02T15:04:05.000Z07:00"), fmt.Sprintf(format, args...))
 	}
 	defer func() {
-		if t.Failed() {
+		if t.Failed() || *keepFlag != "" {
 			if err := logs.save(keep); err != nil {
 				t.Error(err)
 			}

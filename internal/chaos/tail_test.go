@@ -53,6 +53,7 @@ func (h *history) report() string {
 	defer h.mu.Unlock()
 	took := time.Since(h.start)
 	n := len(h.ops)
-	return fmt.Sprintf("operations: %d, %.0f/s; outcome unknown: %d, %.2f %%; refused: %d; longest time without a success: %v",
-		n, float64(n)/took.Seconds(), h.unknown, 100*float64(h.unknown)/float64(max(n, 1)), h.refused, h.longestGap.Round(time.Millisecond))
+	return fmt.Sprintf("operations: %d, %.0f/s; outcome unknown: %d, %.2f %%; refused: %d; longest time without a success: %v, until %s",
+		n, float64(n)/took.Seconds(), h.unknown, 100*float64(h.unknown)/float64(max(n, 1)), h.refused, h.longestGap.Round(time.Millisecond),
+		h.start.Add(time.Duration(h.gapEnded)).UTC().Format("15:04:05.000"))
 }
