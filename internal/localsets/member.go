@@ -60,13 +60,13 @@ func (m *Member) Start(ctx context.Context) (err error) {
 	link := &transferrpc.Link{}
 	opts := storage.Options{
 		Registry: m.c.opts.Functions(), BucketCount: m.c.opts.Buckets, ReplicaSet: m.Set, Link: link, Logger: m.c.opts.Logger.With("member", m.ID),
-		OpenEngine: func(ctx context.Context, machine engine.Machine) (engine.Engine, error) {
-			o := m.c.opts.Engine
-			o.Dir, o.Machine, o.BucketCount, o.Transport = m.dir, machine, m.c.opts.Buckets, tr
-			e, err := raftengine.Open(ctx, o)
-			m.Engine = e
-			return e, err
-		},
+	}
+	opts.OpenEngine = func(ctx context.Context, machine engine.Machine) (engine.Engine, error) {
+		o := m.c.opts.Engine
+		o.Dir, o.Machine, o.BucketCount, o.Transport = m.dir, machine, opts.BucketCount, tr
+		e, err := raftengine.Open(ctx, o)
+		m.Engine = e
+		return e, err
 	}
 	if m.c.opts.Storage != nil {
 		m.c.opts.Storage(&opts)
