@@ -87,6 +87,9 @@ func (n *nemesis) failedBadly() bool {
 	return n.err != nil
 }
 
+// notNow is what a fault says that was not done, because it would be too much.
+const notNow = "not now"
+
 // maxFaults is how many faults there are at a time.
 const maxFaults = 2
 
@@ -110,12 +113,15 @@ func (n *nemesis) harm(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		n.mu.Lock()
-		n.counts[f.name]++
-		n.mu.Unlock()
 		n.wg.Go(func() {
 			defer func() { <-slots }()
 			what, heal := f.do(n, rnd)
+			if what == notNow {
+				return
+			}
+			n.mu.Lock()
+			n.counts[f.name]++
+			n.mu.Unlock()
 			n.say("%s: %s, for %v", f.name, what, lasts)
 			if heal == nil {
 				return
@@ -182,13 +188,13 @@ func (n *nemesis) killSet(rnd *rand.Rand) (string, func() error) {
 func (n *nemesis) loseDisk(rnd *rand.Rand) (string, func() error) {
 	x := n.node(rnd)
 	if !n.c.whole(x.set) {
-		return "not now", nil
+		return notNow, nil
 	}
 	if _, err := x.kill(nil); err != nil {
 		n.fail(err)
 	}
 	if x.process() != nil { // somebody else has started it again
-		return "not now", nil
+		return notNow, nil
 	}
 	if err := x.wipe(); err != nil {
 		n.fail(err)
@@ -338,7 +344,7 @@ func (n *nemesis) handOver(rnd *rand.Rand) (string, func() error) {
 func (n *nemesis) removeMember(rnd *rand.Rand) (string, func() error) {
 	x := n.node(rnd)
 	if !n.c.whole(x.set) {
-		return "not now", nil
+		return notNow, nil
 	}
 	r := n.c.router(rnd)
 	change := func(time time.Duration, do func(context.Context, v1.StorageServiceClient) error) error {
