@@ -115,8 +115,12 @@ func openScript(t *testing.T, count uint32) (*Storage, *scriptEngine) {
 	// A row that is put, a range that may have it, and one that is put again.
 	reg.Register("mix", func(tx *Tx, args []byte) ([]byte, error) {
 		return nil, errors.Join(tx.Put(SpaceKV, uint32(args[0]), args[1:2], []byte("1")), tx.DeleteRange(SpaceKV, args[1:2], nil),
-			tx.Delete(SpaceKV, args[1:2]), tx.PutParts(SpaceKV, uint32(args[3]), args[2:3], []byte("2")))
+			tx.PutParts(SpaceKV, uint32(args[3]), args[2:3], []byte("2")))
 	})
+	reg.Register("undo", func(tx *Tx, args []byte) ([]byte, error) {
+		return nil, errors.Join(tx.Put(SpaceKV, uint32(args[0]), args[1:2], []byte("1")), tx.Delete(SpaceKV, args[1:2]))
+	})
+	reg.Register("drop", func(tx *Tx, args []byte) ([]byte, error) { return nil, tx.Delete(SpaceKV, args) })
 	reg.Register("list", func(tx *Tx, _ []byte) ([]byte, error) {
 		var out []byte
 		err := tx.Scan(SpaceKV, nil, nil, false, func(key, value []byte) bool {
@@ -181,10 +185,11 @@ func modelOps() (ops []modelOp) {
 					delete(m, key)
 				}
 			})
+			add(b, "undo", []byte{byte(hash), key}, func(m map[byte]string) { delete(m, key) })
 			// Of a key that is not the bucket's there is nothing.
 			if count > modelCount {
 				other := (b+1)%4 + 1
-				add(other, KVDelete, KVDeleteArgs([]byte{key}), func(map[byte]string) {})
+				add(other, "drop", []byte{key}, func(map[byte]string) {})
 			}
 			for to, toHash := range modelKeys {
 				if modelBucket(to, count) != b {
