@@ -68,7 +68,7 @@ func TestError_unknownOutcomeByDeadlineHasTheDeadlinesReason(t *testing.T) {
 	for want, cause := range map[string]error{
 		reason.DeadlineExceeded: fmt.Errorf("late: %w", context.DeadlineExceeded),
 		reason.RequestCancelled: context.Canceled,
-		reason.StorageFailed:    errors.New("the connection was lost"),
+		reason.OutcomeUnknown:   errors.New("the connection was lost"),
 	} {
 		if got := reason.Of(&Error{Code: OutcomeUnknown, Err: cause}); got != want {
 			t.Errorf("%v: the reason is %s, want %s", cause, got, want)
