@@ -129,11 +129,14 @@ func stopCore(c core, timeout time.Duration) error {
 // Addr returns the address that the node listens on.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Ready returns nil when the node takes calls, and otherwise why not. It may be
-// older by a fraction of a second.
+// Ready returns nil when the node takes calls, and otherwise why not. That it takes
+// calls again is noticed a fraction of a second later.
 func (s *Server) Ready() error {
 	if s.stopping.Load() {
 		return errStopping
+	}
+	if err := s.core.Status(); err != nil {
+		return err
 	}
 	return *s.status.Load()
 }
