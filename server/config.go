@@ -161,7 +161,7 @@ func DefaultConfig() Config {
 			Gossip:       DefaultGossip,
 			ReplicaSet:   "s1",
 			AlignChanges: time.Second,
-			Detection:    2 * time.Second,
+			Detection:    1500 * time.Millisecond,
 		},
 		Rebalancer: RebalancerConfig{Threshold: 1, MaxSending: 100, MaxReceiving: 100, MaxSendingBytes: 64 << 20, BusyShare: 0.2},
 		Storage: StorageConfig{
