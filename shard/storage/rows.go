@@ -126,14 +126,9 @@ func (t *Tx) Time() time.Time { return t.time }
 
 // Put writes a row: hash is that of its sharding key. Key and value are copied.
 func (t *Tx) Put(space Space, hash uint32, key, value []byte) error {
-	bucket := t.bucket
-	if t.pair != nil {
-		var err error
-		if bucket, err = t.placePut(space, hash, key); err != nil {
-			return err
-		}
-	} else if t.capture != nil {
-		t.capture.note(space, key)
+	bucket, err := t.place(space, hash, key)
+	if err != nil {
+		return err
 	}
 	k, v := t.tx.Put(prefixLen+len(key), hashLen+len(value))
 	putPrefix(k, bucket, space)
@@ -143,20 +138,27 @@ func (t *Tx) Put(space Space, hash uint32, key, value []byte) error {
 	return nil
 }
 
+// place returns the bucket that a row is written to, and notes the row when the bucket is being
+// sent.
+func (t *Tx) place(space Space, hash uint32, key []byte) (shard.BucketID, error) {
+	if t.pair != nil {
+		return t.placePut(space, hash, key)
+	}
+	if t.capture != nil {
+		t.capture.note(space, key)
+	}
+	return t.bucket, nil
+}
+
 // PutParts is Put of a value that is given in parts, which spares joining them first.
 func (t *Tx) PutParts(space Space, hash uint32, key []byte, parts ...[]byte) error {
 	n := hashLen
 	for _, p := range parts {
 		n += len(p)
 	}
-	bucket := t.bucket
-	if t.pair != nil {
-		var err error
-		if bucket, err = t.placePut(space, hash, key); err != nil {
-			return err
-		}
-	} else if t.capture != nil {
-		t.capture.note(space, key)
+	bucket, err := t.place(space, hash, key)
+	if err != nil {
+		return err
 	}
 	k, v := t.tx.Put(prefixLen+len(key), n)
 	putPrefix(k, bucket, space)
