@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -98,16 +95,7 @@ func (a *app) confirm(yes bool, question string) error {
 	if !isTerminal(a.stdin) {
 		return &exitError{code: exitRefused, err: fmt.Errorf("this removes things for good and there is no terminal to ask on: give --yes")}
 	}
-	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
-	line, err := bufio.NewReader(io.LimitReader(a.stdin, 1024)).ReadString('\n')
-	if err != nil && line == "" {
-		fmt.Fprintln(a.stderr)
-	}
-	switch strings.ToLower(strings.TrimSpace(line)) {
-	case "y", "yes":
-		return nil
-	}
-	return &exitError{code: exitRefused, err: fmt.Errorf("nothing was removed")}
+	return a.ask(question, "nothing was removed")
 }
 
 func newQueueDeadCommand(a *app) *cobra.Command {
