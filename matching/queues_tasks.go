@@ -43,7 +43,11 @@ func (q *Queues) balanced(ctx context.Context, namespace, queue string, fn func(
 			return err
 		}
 		if tries > 0 {
-			time.Sleep(time.Duration(tries) * countsPause / 2)
+			select {
+			case <-time.After(time.Duration(tries) * countsPause / 2):
+			case <-ctx.Done():
+				return err
+			}
 		}
 	}
 }
